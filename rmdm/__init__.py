@@ -1,0 +1,1 @@
+"""Recursive masked diffusion models: the same transformer block, applied L times within each denoising step."""

@@ -1,0 +1,66 @@
+"""What a model is made of. A config travels inside every checkpoint, so it is checked as strictly as user input."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+ATTENTIONS = ("full", "units")
+STEP_EMBEDDINGS = ("learned", "fixed", "none")
+# A config can come from a stranger's file: without bounds, one number in it could ask for all memory.
+LARGEST = {"vocab": 1024, "length": 4096, "layers": 128, "heads": 128, "width": 8192, "loops": 1024}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A (K x L) denoiser: `layers` is K, `loops` the L it was trained with (a default, not a limit)."""
+
+    task: str
+    vocab: int  # symbols of the task and the mask token
+    length: int
+    layers: int
+    heads: int
+    width: int
+    loops: int
+    grid: tuple[int, int] | None = None  # rows and columns of a Sudoku block; None for plain sequences
+    attention: str = "full"
+    step_embedding: str = "learned"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str) or not 0 < len(self.task) <= 64:
+            raise ValueError(f"task {self.task!r} is not a name of 1 to 64 characters")
+        for name, largest in LARGEST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+                raise ValueError(f"{name} {value!r} is not a whole number from 1 to {largest}")
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"attention {self.attention!r} is unknown; choose from {', '.join(ATTENTIONS)}")
+        if self.step_embedding not in STEP_EMBEDDINGS:
+            raise ValueError(
+                f"step_embedding {self.step_embedding!r} is unknown; choose from {', '.join(STEP_EMBEDDINGS)}"
+            )
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        rotated = 4 if self.grid else 2  # rotary turns pairs, and a grid turns them for rows and for columns
+        if (self.width // self.heads) % rotated:
+            raise ValueError(f"head size {self.width // self.heads} is not a multiple of {rotated}, as rotary wants")
+        if self.grid is not None:
+            if len(self.grid) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.grid):
+                raise ValueError(f"grid {self.grid!r} is not (block rows, block columns)")
+            object.__setattr__(self, "grid", tuple(self.grid))  # JSON has lists only
+            if (self.grid[0] * self.grid[1]) ** 2 != self.length:
+                raise ValueError(f"length {self.length} does not fit blocks of {self.grid[0]}x{self.grid[1]}")
+        if self.attention == "units" and (self.grid is None or self.heads % 4):
+            raise ValueError("attention 'units' needs a grid and a multiple of 4 heads: row, column, block, all")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "ModelConfig":
+        known = {field.name for field in fields(cls)}
+        if not isinstance(values, dict) or set(values) - known:
+            extra = sorted(set(values) - known) if isinstance(values, dict) else type(values).__name__
+            raise ValueError(f"not a model config: unknown {extra}; known are {', '.join(sorted(known))}")
+        try:
+            return cls(**values)
+        except TypeError as error:  # a missing key
+            raise ValueError(f"not a model config: {error}") from None

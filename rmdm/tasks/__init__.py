@@ -1,0 +1,57 @@
+"""The tasks by name. Each knows its symbols, how to read and write problems, make new ones, and judge answers."""
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a checker says of an answer: `reason` is for people, `details` for metrics and the app."""
+
+    valid: bool
+    reason: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    name: str
+    symbols: tuple[str, ...]  # index = token id
+    mask: int
+    length: int
+    grid: tuple[int, int] | None
+
+    def encode(self, problem: str) -> list[int]:
+        """Tokens of a problem, with the mask where the model is to fill in; ValueError says what is wrong."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """The answer as text."""
+
+    def check(self, problem: list[int], answer: list[int]) -> Verdict: ...
+
+    def random_problem(self, rng: np.random.Generator) -> str: ...
+
+    def batch(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Complete examples (B, N), and the region (B, N) that training may mask."""
+
+
+NAMES = "sudoku-4x4, -6x6, -9x9, -16x16, -25x25 (any n with blocks up to 36), countdown-2 to countdown-5, text8"
+
+
+@functools.cache
+def get_task(name: str) -> Task:
+    # Imported here, since each task's module uses the classes above.
+    from rmdm.tasks import countdown, sudoku, text8
+
+    if match := re.fullmatch(r"sudoku-(\d{1,2})x(\d{1,2})", name):
+        if match[1] != match[2]:
+            raise ValueError(f"task {name!r} is not square; a Sudoku is n x n")
+        return sudoku.Sudoku(int(match[1]))
+    if match := re.fullmatch(r"countdown-([2-5])", name):
+        return countdown.Countdown(int(match[1]))
+    if name == "text8":
+        return text8.Text8()
+    raise ValueError(f"task {name!r} is unknown; known are {NAMES}")

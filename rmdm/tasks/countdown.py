@@ -1,0 +1,195 @@
+"""Countdown: reach a target from a few numbers, using each once, one step a line. Maker, reader, oracle and judge."""
+
+import functools
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from rmdm.tasks import Verdict
+
+SYMBOLS = tuple("0123456789+-*/=,\n_")
+LENGTHS = {2: 32, 3: 48, 4: 64, 5: 64}
+LARGEST_NUMBER = 100  # the paper draws from 1..100
+LARGEST_TARGET = 10**9  # longer ones leave no room for a chain
+STEP = re.compile(r"(0|[1-9]\d*)([+\-*/])(0|[1-9]\d*)=(0|[1-9]\d*)", re.ASCII)
+
+
+def apply(a: int, operator: str, b: int) -> int | None:
+    """a operator b where the game allows it: a positive whole number, else None."""
+    if operator == "+":
+        return a + b
+    if operator == "-":
+        return a - b if a > b else None
+    if operator == "*":
+        return a * b or None
+    if operator == "/":
+        return a // b if b and a and a % b == 0 else None
+    return None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a chain, and how it fared: `pool` is what is left after it (or before it, where it failed)."""
+
+    text: str
+    pool: tuple[int, ...]
+    failure: str | None  # None: the step is right and its numbers were there
+    parsed: bool
+    arithmetic: bool
+
+
+def follow(numbers: list[int], lines: list[str]) -> list[Step]:
+    """Plays a chain on the pool of numbers. After the first failure the pool stands still."""
+    pool, steps, stopped = list(numbers), [], False
+    for line in lines:
+        match = STEP.fullmatch(line)
+        if not match:
+            steps.append(Step(line, tuple(pool), "not of the form a+b=c" if line else "an empty line", False, False))
+            stopped = True
+            continue
+        a, b, claimed = int(match[1]), int(match[3]), int(match[4])
+        result = apply(a, match[2], b)
+        failure = None
+        rest = list(pool)
+        if result != claimed:
+            failure = f"{a}{match[2]}{b} is {result}" if result else f"{a}{match[2]}{b} is no positive whole number"
+        elif stopped:
+            failure = "an earlier step failed"
+        else:
+            for number in (a, b):
+                if number not in rest:
+                    failure = f"there is no {number} left"
+                    break
+                rest.remove(number)
+        if failure is None:
+            pool = [*rest, claimed]
+        else:
+            stopped = True
+        steps.append(Step(line, tuple(pool), failure, True, result == claimed))
+    return steps
+
+
+class Countdown:
+    grid = None
+    symbols = SYMBOLS
+    mask = SYMBOLS.index("_")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.name = f"countdown-{count}"
+        self.length = LENGTHS[count]
+        self._id = {symbol: index for index, symbol in enumerate(SYMBOLS)}
+
+    # --- making problems ----------------------------------------------------------------------------------------
+
+    def chain(self, rng: np.random.Generator) -> tuple[str, str]:
+        """A prompt line and its chain, built as in the paper; chains that do not fit are drawn again."""
+        while True:
+            numbers = rng.integers(1, LARGEST_NUMBER + 1, size=self.count).tolist()
+            pool, lines = list(numbers), []
+            while len(pool) > 1:
+                i, j, operator = *rng.choice(len(pool), 2, replace=False).tolist(), "+-*/"[rng.integers(4)]
+                result = apply(pool[i], operator, pool[j])
+                if result is not None:
+                    lines.append(f"{pool[i]}{operator}{pool[j]}={result}\n")
+                    pool = [n for index, n in enumerate(pool) if index not in (i, j)] + [result]
+            prompt = f"{','.join(map(str, numbers))}={pool[0]}\n"
+            if len(prompt) + sum(map(len, lines)) <= self.length:
+                return prompt, "".join(lines)
+
+    def random_problem(self, rng: np.random.Generator) -> str:
+        return self.chain(rng)[0].strip()
+
+    def batch(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        tokens = np.full((count, self.length), self._id["\n"], dtype=np.int64)  # padding is part of the answer
+        region = np.ones((count, self.length), dtype=bool)
+        for row in range(count):
+            prompt, chain = self.chain(rng)
+            text = prompt + chain
+            tokens[row, : len(text)] = [self._id[symbol] for symbol in text]
+            region[row, : len(prompt)] = False
+        return tokens, region
+
+    # --- text ---------------------------------------------------------------------------------------------------
+
+    def read(self, problem: str) -> tuple[list[int], int]:
+        """The numbers and the target of a line like 15,44,79=50."""
+        text = re.sub(r"\s+", "", problem)
+        match = re.fullmatch(r"(\d+(?:,\d+)*)=(\d+)", text, re.ASCII)
+        if not match or len(text) > 200:
+            raise ValueError(f"{problem.strip()[:60]!r} is not a Countdown problem; write it like 15,44,79=50")
+        numbers, target = [int(n) for n in match[1].split(",")], int(match[2])
+        if len(numbers) != self.count:
+            raise ValueError(f"{len(numbers)} numbers in {text!r}; {self.name} takes {self.count}")
+        for number in numbers:
+            if not 1 <= number <= LARGEST_NUMBER:
+                raise ValueError(f"the number {number} is not within 1 to {LARGEST_NUMBER}")
+        if not 1 <= target <= LARGEST_TARGET:
+            raise ValueError(f"the target {target} is not within 1 to {LARGEST_TARGET}")
+        return numbers, target
+
+    def encode(self, problem: str) -> list[int]:
+        numbers, target = self.read(problem)
+        prompt = [self._id[symbol] for symbol in f"{','.join(map(str, numbers))}={target}\n"]
+        return prompt + [self.mask] * (self.length - len(prompt))
+
+    def decode(self, tokens: list[int]) -> str:
+        """The whole sequence as text, without the newlines that pad it."""
+        return "".join(SYMBOLS[int(token)] for token in tokens).rstrip("\n")
+
+    # --- the judge ----------------------------------------------------------------------------------------------
+
+    def check(self, problem: list[int], answer: list[int]) -> Verdict:
+        prompt, _, chain = self.decode(answer).partition("\n")
+        numbers, target = self.read("".join(SYMBOLS[t] for t in problem if t != self.mask))
+        steps = follow(numbers, chain.split("\n") if chain else [])
+        right = next((i for i, step in enumerate(steps) if step.failure), len(steps))
+        pool = steps[right - 1].pool if right else tuple(numbers)
+        matching = [step for step in steps if step.parsed]
+        reached = right == len(steps) == self.count - 1 and pool == (target,)
+        details = {
+            "steps": steps,
+            "ppf": min(right / (self.count - 1), 1.0),
+            "laf": sum(step.arithmetic for step in matching) / len(matching) if matching else 0.0,
+            "trn": min(abs(number - target) for number in pool) / max(1, target) if right else 1.0,
+            "parsed": len(matching) / len(steps) if steps else 0.0,
+        }
+        if [int(t) for t in answer[: len(problem)] if t != self.mask][: problem.index(self.mask)] != [
+            t for t in problem if t != self.mask
+        ]:
+            return Verdict(False, "the prompt was changed", details)
+        if reached:
+            return Verdict(True, f"reaches {target} and uses every number once", details)
+        if right < len(steps):
+            return Verdict(False, f"step {right + 1}: {steps[right].failure}", details)
+        left = ", ".join(map(str, pool))
+        return Verdict(False, f"ends with {left} instead of {target}", details)
+
+    # --- the oracle ---------------------------------------------------------------------------------------------
+
+    def oracle(self, problem: str) -> list[str] | None:
+        """A chain that reaches the target with all numbers, or None where there is none."""
+        numbers, target = self.read(problem)
+        return _reach(tuple(sorted(numbers)), target)
+
+
+@functools.lru_cache(maxsize=200_000)
+def _reach(pool: tuple[int, ...], target: int) -> list[str] | None:
+    if len(pool) == 1:
+        return [] if pool[0] == target else None
+    for i in range(len(pool)):
+        for j in range(len(pool)):
+            if i == j:
+                continue
+            for operator in "+-*/":
+                if operator in "+*" and i > j:
+                    continue  # the same as the other way round
+                result = apply(pool[i], operator, pool[j])
+                if result is None:
+                    continue
+                rest = [n for index, n in enumerate(pool) if index not in (i, j)]
+                found = _reach(tuple(sorted([*rest, result])), target)
+                if found is not None:
+                    return [f"{pool[i]}{operator}{pool[j]}={result}", *found]
+    return None
