@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmdm.tasks import Verdict
+from rmdm.tasks import Verdict, set_aside
 
 SYMBOLS = tuple("0123456789+-*/=,\n_")
 LENGTHS = {2: 32, 3: 48, 4: 64, 5: 64}
@@ -110,6 +110,15 @@ class Countdown:
             tokens[row, : len(text)] = [self._id[symbol] for symbol in text]
             region[row, : len(prompt)] = False
         return tokens, region
+
+    def held_out(self, tokens: np.ndarray) -> np.ndarray:
+        """By the prompt line with its numbers sorted, so that another order of the same numbers is the same problem."""
+        prompts = (self.decode(row).partition("\n")[0] for row in tokens.tolist())
+        return np.array([set_aside(self._content(prompt)) for prompt in prompts], dtype=bool)
+
+    def _content(self, prompt: str) -> bytes:
+        numbers, _, target = prompt.partition("=")
+        return f"{','.join(sorted(numbers.split(','), key=int))}={target}".encode()
 
     # --- text ---------------------------------------------------------------------------------------------------
 
