@@ -8,6 +8,11 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const SPEEDS = [["0.25", "¼×"], ["0.5", "½×"], ["1", "1×"], ["2", "2×"], ["4", "4×"], ["8", "8×"]];
+const ICONS = { // paths in a 24 x 24 box: fonts differ in which media symbols they have
+  first: "M5 5h2.5v14H5z M19 5v14l-10-7z", last: "M16.5 5H19v14h-2.5z M5 5v14l10-7z",
+  stepBack: "M12 6v12l-8-6z M20 6v12l-8-6z", stepOn: "M4 6v12l8-6z M12 6v12l8-6z",
+  back: "M16 5.5v13l-9-6.5z", on: "M8 5.5v13l9-6.5z", play: "M7 4.5v15l12-7.5z", pause: "M6.5 5h4v14h-4z M13.5 5h4v14h-4z",
+};
 const stillness = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 const plural = (n, one, many = one + "s") => `${n} ${n === 1 ? one : many}`;
@@ -475,8 +480,14 @@ function chartView(story, onSeek) {
 
 // --- Transport: play, pause, speed, and rows of segments to scrub ---------------------------------------------------
 
-function button(label, glyph, onclick, extra = "") {
-  return el("button", { type: "button", class: `rmdm-button ${extra}`, "aria-label": label, title: label, text: glyph, onclick });
+function icon(name) {
+  const node = svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
+  node.append(svg("path", { d: ICONS[name] }));
+  return node;
+}
+
+function button(label, name, onclick, extra = "") {
+  return el("button", { type: "button", class: `rmdm-button ${extra}`, "aria-label": label, title: label, onclick }, icon(name));
 }
 
 // A slider made of segments, one a value; pointer and arrow keys move it.
@@ -543,16 +554,16 @@ function transport(target, { onState }) {
 
 function controls(clock, target, jump) {
   const go = (i) => { clock.pause(); target.seek(clamp(i, 0, target.length() - 1)); };
-  const toggle = button("Play", "▶", () => clock.toggle(), "rmdm-play");
+  const toggle = button("Play (space)", "play", () => clock.toggle(), "rmdm-play");
   const speed = el("select", { class: "rmdm-select", "aria-label": "Speed", onchange: () => clock.setSpeed(Number(speed.value)) },
     ...SPEEDS.map(([value, text]) => el("option", { value, text, selected: value === "1" })));
   const node = el("div", { class: "rmdm-buttons", role: "toolbar", "aria-label": "Playback" },
-    button("To the start (Home)", "⏮", () => go(0)),
-    button("One step back (Shift + left arrow)", "«", () => go(jump(-1))),
-    button("One loop back (left arrow)", "‹", () => go(target.index() - 1)), toggle,
-    button("One loop on (right arrow)", "›", () => go(target.index() + 1)),
-    button("One step on (Shift + right arrow)", "»", () => go(jump(1))),
-    button("To the end (End)", "⏭", () => go(target.length() - 1)),
+    button("To the start (Home)", "first", () => go(0)),
+    button("One step back (Shift + left arrow)", "stepBack", () => go(jump(-1))),
+    button("One loop back (left arrow)", "back", () => go(target.index() - 1)), toggle,
+    button("One loop on (right arrow)", "on", () => go(target.index() + 1)),
+    button("One step on (Shift + right arrow)", "stepOn", () => go(jump(1))),
+    button("To the end (End)", "last", () => go(target.length() - 1)),
     el("label", { class: "rmdm-speed" }, el("span", { text: "Speed" }), speed));
   function onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
@@ -574,7 +585,7 @@ function controls(clock, target, jump) {
     clock.setSpeed(Number(speed.value));
   }
   function onState(isPlaying) {
-    toggle.textContent = isPlaying ? "⏸" : "▶";
+    toggle.replaceChildren(icon(isPlaying ? "pause" : "play"));
     toggle.setAttribute("aria-label", isPlaying ? "Pause (space)" : "Play (space)");
     toggle.title = toggle.getAttribute("aria-label");
   }
@@ -665,12 +676,13 @@ export function createPlayer(root, options = {}) {
     if (ready && autoplay && !stillness()) clock.play();
   }
 
+  const sample = (kind, name) => name === "changed" ? "" : kind === "text" ? "a" : "5";
   function drawLegend(kind) {
     const items = [["given", kind === "sudoku" ? "clue" : "given"], ["committed", "committed"], ["new", "committed just now"],
       ["guess", kind === "sudoku" ? "guess: larger is surer" : "guess: fuller is surer"], ["changed", "guess changed in this loop"]];
     if (kind === "sudoku") items.push(["conflict", "conflict"]);
     legend.replaceChildren(...items.map(([name, text]) => el("li", {},
-      el("i", { class: `rmdm-swatch rmdm-swatch-${name}`, "aria-hidden": "true", text: name === "conflict" ? "5" : name === "guess" ? "5" : "" }),
+      el("i", { class: `rmdm-swatch rmdm-swatch-${name}`, "aria-hidden": "true", text: sample(kind, name) }),
       el("span", { text }))));
   }
 
@@ -687,17 +699,17 @@ export function createPlayer(root, options = {}) {
     loopRow.set(own.length, l, `loop ${l} of ${own.length}`);
     const [one, many] = things[shape(run)];
     const left = state.after.filter((t) => t === run.mask).length;
-    caption.replaceChildren(...narrate(state, s, steps.length, l, own.length, one, many));
+    caption.replaceChildren(...narrate(state, s, steps.length, state.loop, story.states[own[own.length - 1]].loop, one, many));
     const last = story.states[story.states.length - 1];
     const rows = [["Forward passes", `${state.passes} of ${last.passes}`], [`Open ${many}`, String(left)],
       ["Mean certainty", state.certainty === null ? "–" : `${Math.round(state.certainty)}%`]];
-    if (run.result) rows.push(["Time", `${run.result.seconds.toFixed(2)} s`]);
+    if (run.result) rows.push(["Time", `${Number(run.result.seconds).toFixed(2)} s`]);
     rows.push(["Backend", run.backend], ["Checkpoint", run.checkpoint]);
     figures.replaceChildren(...rows.map(([term, value]) => el("div", {}, el("dt", { text: term }), el("dd", { text: value }))));
     const done = index === story.states.length - 1 && run.result;
     verdict.className = "rmdm-verdict" + (done ? (run.result.valid ? " rmdm-good" : " rmdm-bad") : "");
     const words = done ? `${run.result.valid ? "✓" : "✗"} ${run.result.verdict}`
-      : index === 0 ? "Ready" : `Thinking: step ${s} of ${steps.length}, loop ${l} of ${own.length}`;
+      : index === 0 ? "Ready" : `Thinking… ${plural(left, one, many)} open`;
     verdict.setAttribute("aria-live", done ? "polite" : "off"); // the count of loops would drown a screen reader
     if (verdict.textContent !== words) verdict.textContent = words;
     inspect();
@@ -730,7 +742,7 @@ export function createPlayer(root, options = {}) {
     const title = run.start[picked] !== run.mask ? `given: ${printable(run.symbols[run.start[picked]])}`
       : known ? `committed ${printable(run.symbols[state.after[picked]])} in step ${when.step}${when.p === null ? "" : `, ${when.p}% sure`}`
         : guess ? "still open" : "not looked at yet";
-    const bars = guess ? [{ token: guess.token, p: guess.p }, ...guess.alternatives].map(({ token, p }) => {
+    const bars = guess ? [{ token: guess.token, p: guess.p }, ...guess.alternatives.slice(0, 5)].map(({ token, p }) => {
       const meter = el("span", { class: "rmdm-meter" }, el("i"));
       meter.firstChild.style.width = `${p}%`;
       return el("li", {}, el("b", { text: printable(run.symbols[token]) }), meter, el("span", { text: `${p}%` }));
