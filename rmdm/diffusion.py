@@ -63,7 +63,7 @@ def bits_per_character(
         t = t.clamp(min=1e-6)
         masked = torch.rand(tokens.shape, generator=generator) < t[:, None]
         logits = None
-        for logits in denoise(torch.where(masked, mask, tokens), loops):
+        for logits in denoise(torch.where(masked, mask, tokens), loops):  # noqa: B007
             pass  # the bound is that of the last loop
         assert logits is not None
         logits = logits.float().clone()

@@ -22,9 +22,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None) -> Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, N, head_size)
-        seen = F.scaled_dot_product_attention(
-            rotate(q, cosine, sine), rotate(k, cosine, sine), v, attn_mask=mask
-        )
+        seen = F.scaled_dot_product_attention(rotate(q, cosine, sine), rotate(k, cosine, sine), v, attn_mask=mask)
         return self.out(seen.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -60,7 +58,7 @@ class StepEmbedding(nn.Module):
         if self.learned:
             return self.second(F.silu(self.first(progress)))
         pairs = self.width // 2
-        # From one turn over the whole recursion up to 128 turns: s is in [0, 1], so RoPE's base would tell little apart.
+        # From one turn over the whole recursion up to 128: s is in [0, 1], so RoPE's base would tell little apart.
         turns = 2.0 ** (7.0 * torch.arange(pairs, device=progress.device) / max(pairs - 1, 1))
         angle = 2 * math.pi * progress * turns
         return F.pad(torch.cat([angle.sin(), angle.cos()]), (0, self.width - 2 * pairs))
@@ -106,6 +104,7 @@ class Denoiser(nn.Module):
                     nn.init.zeros_(module.bias)
         # Branches that start at zero make every loop start as the identity, and deep recursion trains from step one.
         for layer in self.layers:
+            assert isinstance(layer, Layer)
             nn.init.zeros_(layer.attention.out.weight)
             nn.init.zeros_(layer.down.weight)
         if self.step_embed is not None and self.step_embed.learned:

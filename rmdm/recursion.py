@@ -13,7 +13,7 @@ POISSON_CAP = 4
 
 @dataclass(frozen=True, kw_only=True)
 class LoopChoice:
-    """`fixed` at `high`; `uniform` in low..high; `poisson` with mean `high`; `schedule` from low (start) to high (end)."""
+    """`fixed` at `high`; `uniform` in low..high; `poisson` with mean `high`; `schedule` from low to high."""
 
     kind: str = "fixed"
     low: int = 1

@@ -220,6 +220,6 @@ def _settled(before: Tensor, after: Tensor, masked: Tensor) -> Tensor:
 def solve(denoise: Denoise, tokens: Tensor, mask: int, decoding: Decoding, **options: object) -> tuple[Tensor, Tensor]:
     """The completed tokens (B, N) and the forward passes (B,) that each took."""
     last = None
-    for last in sample(denoise, tokens, mask, decoding, **options):  # type: ignore[arg-type]
+    for last in sample(denoise, tokens, mask, decoding, **options):  # type: ignore[arg-type]  # noqa: B007
         pass
     return (tokens, torch.zeros(len(tokens), dtype=torch.long)) if last is None else (last.tokens, last.passes)

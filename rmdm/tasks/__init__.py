@@ -19,11 +19,16 @@ class Verdict:
 
 
 class Task(Protocol):
-    name: str
-    symbols: tuple[str, ...]  # index = token id
-    mask: int
-    length: int
-    grid: tuple[int, int] | None
+    @property
+    def name(self) -> str: ...
+    @property
+    def symbols(self) -> tuple[str, ...]: ...  # index = token id
+    @property
+    def mask(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def grid(self) -> tuple[int, int] | None: ...
 
     def encode(self, problem: str) -> list[int]:
         """Tokens of a problem, with the mask where the model is to fill in; ValueError says what is wrong."""
@@ -37,7 +42,6 @@ class Task(Protocol):
 
     def batch(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Complete examples (B, N), and the region (B, N) that training may mask."""
-
 
     def held_out(self, tokens: np.ndarray) -> np.ndarray:
         """Which complete examples (B, N) are kept for evaluation, by content: training drops them. -> (B,) bool"""

@@ -89,7 +89,8 @@ class Countdown:
             numbers = rng.integers(1, LARGEST_NUMBER + 1, size=self.count).tolist()
             pool, lines = list(numbers), []
             while len(pool) > 1:
-                i, j, operator = *rng.choice(len(pool), 2, replace=False).tolist(), "+-*/"[rng.integers(4)]
+                i, j = rng.choice(len(pool), 2, replace=False).tolist()
+                operator = "+-*/"[rng.integers(4)]
                 result = apply(pool[i], operator, pool[j])
                 if result is not None:
                     lines.append(f"{pool[i]}{operator}{pool[j]}={result}\n")
@@ -150,7 +151,7 @@ class Countdown:
     # --- the judge ----------------------------------------------------------------------------------------------
 
     def check(self, problem: list[int], answer: list[int]) -> Verdict:
-        prompt, _, chain = self.decode(answer).partition("\n")
+        _, _, chain = self.decode(answer).partition("\n")
         numbers, target = self.read("".join(SYMBOLS[t] for t in problem if t != self.mask))
         steps = follow(numbers, chain.split("\n") if chain else [])
         right = next((i for i, step in enumerate(steps) if step.failure), len(steps))

@@ -15,7 +15,7 @@ def block_shape(size: int) -> tuple[int, int]:
     """The factor pair nearest to the square root, rows first: 6 -> (2, 3)."""
     rows = next((r for r in range(int(size**0.5), 1, -1) if size % r == 0), 0)
     if not 4 <= size <= 36 or not rows:
-        raise ValueError(f"there is no Sudoku of {size}x{size}: the size must be 4 to 36 with a block of 2 rows or more")
+        raise ValueError(f"there is no {size}x{size} Sudoku: the size must be 4 to 36, with blocks of 2 rows or more")
     return rows, size // rows
 
 
@@ -41,8 +41,8 @@ class Sudoku:
         self.unit_of = np.stack([row, column, block])  # (3, N)
         self.units = np.concatenate([np.argsort(unit, kind="stable").reshape(size, size) for unit in self.unit_of])
         self.peers = [
-            tuple(int(other) for other in index if other != cell and (self.unit_of[:, other] == self.unit_of[:, cell]).any())
-            for cell in index
+            tuple(np.flatnonzero((self.unit_of == self.unit_of[:, [cell]]).any(axis=0) & (index != cell)).tolist())
+            for cell in range(self.length)
         ]
 
     # --- boards -------------------------------------------------------------------------------------------------
@@ -77,9 +77,7 @@ class Sudoku:
     def count_solutions(self, puzzle: list[int], limit: int = 2, rng: np.random.Generator | None = None) -> int:
         return len(self.solutions(puzzle, limit, rng))
 
-    def solutions(
-        self, puzzle: list[int], limit: int = 1, rng: np.random.Generator | None = None
-    ) -> list[list[int]]:
+    def solutions(self, puzzle: list[int], limit: int = 1, rng: np.random.Generator | None = None) -> list[list[int]]:
         """Up to `limit` solutions, by propagation of singles and search; `rng` makes the search order random."""
         everything = (1 << self.size) - 1
         candidates = [everything] * self.length
@@ -90,7 +88,9 @@ class Sudoku:
         self._search(candidates, limit, found, rng)
         return found
 
-    def _search(self, candidates: list[int], limit: int, found: list[list[int]], rng: np.random.Generator | None) -> None:
+    def _search(
+        self, candidates: list[int], limit: int, found: list[list[int]], rng: np.random.Generator | None
+    ) -> None:
         if not self._hidden_singles(candidates):
             return
         open_cells = [cell for cell, bits in enumerate(candidates) if bits & (bits - 1)]
