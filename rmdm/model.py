@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rmdm.config import ModelConfig
-from rmdm.positions import cells, rotary_table, rotate, unit_mask
+from rmdm.positions import cells, rotary_table, rotate, unit_bias
 
 
 class Attention(nn.Module):
@@ -19,10 +19,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, bias: Tensor | None) -> Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, N, head_size)
-        seen = F.scaled_dot_product_attention(rotate(q, cosine, sine), rotate(k, cosine, sine), v, attn_mask=mask)
+        seen = F.scaled_dot_product_attention(rotate(q, cosine, sine), rotate(k, cosine, sine), v, attn_mask=bias)
         return self.out(seen.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -37,9 +37,10 @@ class Layer(nn.Module):
         self.up = nn.Linear(config.width, 4 * config.width, bias=False)
         self.down = nn.Linear(4 * config.width, config.width, bias=False)
 
-    def forward(self, h: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None) -> Tensor:
-        h = h + self.attention(self.norm_attention(h), cosine, sine, mask)
-        return h + self.down(F.gelu(self.up(self.norm_mlp(h))))
+    def forward(self, h: Tensor, cosine: Tensor, sine: Tensor, bias: Tensor | None) -> Tensor:
+        h = h + self.attention(self.norm_attention(h), cosine, sine, bias)
+        # The paper names no activation. Squared ReLU: on a CPU, GELU's erf takes a tenth of a training step, this 2%.
+        return h + self.down(F.relu(self.up(self.norm_mlp(h))).square())
 
 
 class StepEmbedding(nn.Module):
@@ -69,7 +70,7 @@ class Denoiser(nn.Module):
 
     cosine: Tensor
     sine: Tensor
-    mask: Tensor | None
+    bias: Tensor | None
     block_of: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
@@ -90,8 +91,8 @@ class Denoiser(nn.Module):
         cosine, sine = rotary_table(config.length, config.width // config.heads, config.grid)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
-        units = unit_mask(config.grid, config.heads) if config.grid and config.attention == "units" else None
-        self.register_buffer("mask", units, persistent=False)
+        units = unit_bias(config.grid, config.heads) if config.grid and config.attention == "units" else None
+        self.register_buffer("bias", units, persistent=False)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -123,7 +124,7 @@ class Denoiser(nn.Module):
             h = h + self.step_embed(progress)
         h = self.norm_loop(h)
         for layer in self.layers:
-            h = layer(h, self.cosine, self.sine, self.mask)
+            h = layer(h, self.cosine, self.sine, self.bias)
         return h, self.head(self.norm_out(h))  # (B, N, D), (B, N, V)
 
     def forward(

@@ -36,8 +36,12 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
-def unit_mask(grid: tuple[int, int], heads: int) -> Tensor:
-    """Who may look at whom (H, N, N): a quarter of the heads each for row, column, block and the whole grid."""
+def unit_bias(grid: tuple[int, int], heads: int) -> Tensor:
+    """Added to attention scores (H, N, N): a quarter of the heads each sees row, column, block and the whole grid.
+
+    Numbers and not booleans, since attention on the CPU is twice as fast with them.
+    """
     units = [unit[:, None] == unit[None, :] for unit in cells(grid)]
     units.append(torch.ones_like(units[0]))
-    return torch.stack(units).repeat_interleave(heads // 4, dim=0)
+    seen = torch.stack(units).repeat_interleave(heads // 4, dim=0)
+    return torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
