@@ -165,9 +165,7 @@ class Countdown:
             "trn": min(abs(number - target) for number in pool) / max(1, target) if right else 1.0,
             "parsed": len(matching) / len(steps) if steps else 0.0,
         }
-        if [int(t) for t in answer[: len(problem)] if t != self.mask][: problem.index(self.mask)] != [
-            t for t in problem if t != self.mask
-        ]:
+        if any(given not in (self.mask, int(new)) for given, new in zip(problem, answer, strict=True)):
             return Verdict(False, "the prompt was changed", details)
         if reached:
             return Verdict(True, f"reaches {target} and uses every number once", details)
