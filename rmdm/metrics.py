@@ -24,7 +24,7 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     return (0.0 if successes == 0 else centre - half, 1.0 if successes == n else centre + half)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """The 95% interval of a mean, by the normal approximation."""
     mean, n = float(np.mean(values)), len(values)
     half = 1.959964 * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
@@ -123,8 +123,8 @@ class WordScorer:
             (self._letter_pairs[a, b] + 1) / (self._letters[a] + 28) for a, b in pairwise(f" {word} ")
         )
         alone = self._words.get(word, 0.0) / self._total
-        # A few pairs are counted more often than their first word. And 200 letters without a space would underflow.
-        return max(self.PAIR * min(pair, 1.0) + self.WORD * alone + self.SPELLING * spelling, 1e-300)
+        # A few pairs are counted more often than their first word. And 100 letters without a space are as bad as 300.
+        return max(self.PAIR * min(pair, 1.0) + self.WORD * alone + self.SPELLING * spelling, 1e-100)
 
     def nll(self, text: str) -> float:
         # The first and last word may be cut off by the window's edge: the first is context, the last is left out.

@@ -86,18 +86,25 @@ class Countdown:
     def chain(self, rng: np.random.Generator) -> tuple[str, str]:
         """A prompt line and its chain, built as in the paper; chains that do not fit are drawn again."""
         while True:
-            numbers = rng.integers(1, LARGEST_NUMBER + 1, size=self.count).tolist()
-            pool, lines = list(numbers), []
-            while len(pool) > 1:
-                i, j = rng.choice(len(pool), 2, replace=False).tolist()
-                operator = "+-*/"[rng.integers(4)]
-                result = apply(pool[i], operator, pool[j])
-                if result is not None:
-                    lines.append(f"{pool[i]}{operator}{pool[j]}={result}\n")
-                    pool = [n for index, n in enumerate(pool) if index not in (i, j)] + [result]
-            prompt = f"{','.join(map(str, numbers))}={pool[0]}\n"
-            if len(prompt) + sum(map(len, lines)) <= self.length:
-                return prompt, "".join(lines)
+            prompt, chain = self._draw(rng)
+            if len(prompt) + len(chain) <= self.length:
+                return prompt, chain
+
+    def fit_rate(self, rng: np.random.Generator, draws: int = 1000) -> float:
+        """The share of chains that fit into the length: the others are missing from what the paper describes."""
+        return sum(len("".join(self._draw(rng))) <= self.length for _ in range(draws)) / draws
+
+    def _draw(self, rng: np.random.Generator) -> tuple[str, str]:
+        numbers = rng.integers(1, LARGEST_NUMBER + 1, size=self.count).tolist()
+        pool, lines = list(numbers), []
+        while len(pool) > 1:
+            i, j = rng.choice(len(pool), 2, replace=False).tolist()
+            operator = "+-*/"[rng.integers(4)]
+            result = apply(pool[i], operator, pool[j])
+            if result is not None:
+                lines.append(f"{pool[i]}{operator}{pool[j]}={result}\n")
+                pool = [n for index, n in enumerate(pool) if index not in (i, j)] + [result]
+        return f"{','.join(map(str, numbers))}={pool[0]}\n", "".join(lines)
 
     def random_problem(self, rng: np.random.Generator) -> str:
         return self.chain(rng)[0].strip()

@@ -139,7 +139,15 @@ class Sudoku:
     ) -> str:
         """`clues`: a puzzle with one solution and so many clues. `rate`: a random share of the cells is blank."""
         board = self.solved(1, rng)[0].tolist()
-        return self.write(self.dig(board, rng, clues) if rate is None else self.blank(board, rng, rate or 0.5))
+        return self.write(self.dig(board, rng, clues) if rate is None else self.blank(board, rng, rate))
+
+    def fresh(self, rng: np.random.Generator) -> list[int]:
+        """A solved board that training never sees: held out by content, and for 9x9 not from its bank of grids."""
+        base = random_grid(rng) if self.size == 9 else closed_form(self.size).reshape(-1)
+        while True:
+            boards = self.shuffle(np.tile(base, (32, 1)), rng)
+            if (kept := self.held_out(boards)).any():
+                return boards[kept][0].tolist()
 
     def blank(self, board: list[int], rng: np.random.Generator, rate: float) -> list[int]:
         """Blanks each cell with probability `rate`, at least one, and leaves at least one."""
@@ -300,11 +308,17 @@ def random_grids(count: int = RANDOM_GRIDS) -> np.ndarray:
 
     The orbit of one grid under the symmetries is one 5.5-billionth of all grids; these are from thousands of orbits.
     """
-    task, rng = Sudoku(9), np.random.default_rng(9)
-    grids = np.empty((count, 81), dtype=np.int64)
-    for number in range(count):
-        board = np.zeros((9, 9), dtype=np.int64)
-        for corner in (0, 3, 6):
-            board[corner : corner + 3, corner : corner + 3] = rng.permutation(9).reshape(3, 3) + 1
-        grids[number] = task.solutions(board.reshape(-1).tolist(), 1, rng)[0]
-    return grids
+    rng = np.random.default_rng(9)
+    return np.stack([random_grid(rng) for _ in range(count)])
+
+
+def random_grid(rng: np.random.Generator) -> np.ndarray:
+    board = np.zeros((9, 9), dtype=np.int64)
+    for corner in (0, 3, 6):
+        board[corner : corner + 3, corner : corner + 3] = rng.permutation(9).reshape(3, 3) + 1
+    return np.array(_nine().solutions(board.reshape(-1).tolist(), 1, rng)[0])
+
+
+@functools.cache
+def _nine() -> Sudoku:
+    return Sudoku(9)
