@@ -123,8 +123,11 @@ class Denoiser(nn.Module):
         if self.step_embed is not None:
             h = h + self.step_embed(progress)
         h = self.norm_loop(h)
+        cosine, sine = self.cosine, self.sine
+        if h.shape[1] < len(cosine):  # a shorter sequence; whole tables otherwise, which exporters store only once
+            cosine, sine = cosine[: h.shape[1]], sine[: h.shape[1]]
         for layer in self.layers:
-            h = layer(h, self.cosine, self.sine, self.bias)
+            h = layer(h, cosine, sine, self.bias)
         return h, self.head(self.norm_out(h))  # (B, N, D), (B, N, V)
 
     def forward(

@@ -1,0 +1,1 @@
+"""Training: recipes, data, optimizers, the loop, and everything a resume needs."""

@@ -1,0 +1,169 @@
+"""A task as endless batches. Batch number s is a pure function of (seed, s): a resumed run needs no place in the data."""
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rmdm.diffusion import mask_tokens
+from rmdm.tasks import Task, get_task
+from rmdm.tasks.countdown import Countdown, apply
+from rmdm.tasks.sudoku import Sudoku
+from rmdm.tasks.text8 import Text8
+from train.recipes import Recipe
+
+PUZZLE_BANK = 6000  # symmetries make each into a billion; digging one takes 20 ms
+EQUATION_OPERATORS = "+-**/"  # products need most practice
+EQUATION_RATE = 0.2  # a few of the operands' digits too, to be inferred from the result
+
+
+@dataclass(frozen=True)
+class Batch:
+    noisy: Tensor  # (B, N), what the model sees
+    targets: Tensor  # (B, N)
+    masked: Tensor  # (B, N) bool, where the loss counts
+    loops: int
+
+
+class Data:
+    """Batches of a recipe, each made while the one before it is learned from."""
+
+    def __init__(self, recipe: Recipe, total: int, seed: int, path: str | None = None) -> None:
+        self.recipe, self.total, self.seed = recipe, total, seed
+        self.tasks = [_with_corpus(get_task(name), path) for name in (recipe.task, *recipe.others)]
+        for task in self.tasks[1:]:
+            if task.symbols != self.tasks[0].symbols or task.length > self.tasks[0].length:
+                raise ValueError(f"others: {task.name} does not fit into a model for {recipe.task}")
+        self.maker = ThreadPoolExecutor(1)
+        self.ahead = (-1, self.maker.submit(lambda: None))
+
+    def __call__(self, step: int) -> list[Batch]:
+        """The micro-batches of one update."""
+        number, future = self.ahead
+        batches = future.result() if number == step else self.make(step)
+        self.ahead = (step + 1, self.maker.submit(self.make, step + 1))
+        return batches
+
+    def mean_loops(self) -> float:
+        """Over the run, which is what its length in time depends on."""
+        rng = np.random.default_rng(0)
+        return float(np.mean([self.recipe.loops(step, 1000, rng) for step in range(1000)]))
+
+    def make(self, step: int) -> list[Batch]:
+        return [self._micro(step, part) for part in range(self.recipe.accumulate)]
+
+    def _micro(self, step: int, part: int) -> Batch:
+        recipe = self.recipe
+        rng = np.random.default_rng([self.seed, step, part])
+        count = recipe.batch // recipe.accumulate
+        task = self.tasks[rng.integers(len(self.tasks))]
+        loops = recipe.loops(step, self.total, rng)
+        equations = isinstance(task, Countdown) and rng.random() > step / max(recipe.equations * self.total, 1e-9)
+        if equations:
+            tokens, region, forced = _equations(task, count, rng)
+        else:
+            tokens, region = _training_rows(task, count, rng)
+            forced = np.zeros_like(region)
+        shares = np.array([share for share, _, _ in recipe.mask_rates])
+        row = rng.choice(len(shares), size=count, p=shares / shares.sum())
+        low, high = np.array([rates[1:] for rates in recipe.mask_rates])[row].T
+        if equations:
+            low, high = 0 * low, 0 * high + EQUATION_RATE
+        rate = torch.from_numpy(rng.uniform(low, high)).float()
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        targets = torch.from_numpy(tokens)
+        noisy = mask_tokens(targets, torch.from_numpy(region), rate, task.mask, generator)
+        if recipe.puzzles and isinstance(task, Sudoku):
+            targets, noisy = self._mix_puzzles(task, targets, noisy, step, rng)
+        if forced.any():
+            noisy = torch.where(torch.from_numpy(forced), task.mask, noisy)
+        return Batch(noisy, targets, noisy == task.mask, loops)
+
+    def _mix_puzzles(
+        self, task: Sudoku, targets: Tensor, noisy: Tensor, step: int, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Replaces the last rows by minimal puzzles, as decoding meets them: some already a part of the way.
+
+        The bank grows by two puzzles a step, so that no run waits for it.
+        """
+        count = round(self.recipe.puzzles * len(targets))
+        numbers = rng.integers(min(64 + 2 * step, PUZZLE_BANK), size=count)
+        puzzles, boards = np.stack([minimal_puzzle(task.name, int(number)) for number in numbers], axis=1)  # (P, N)
+        seed = rng.integers(2**62)  # twice the same stream: one symmetry for the boards and their blanks
+        boards = task.shuffle(boards, np.random.default_rng(seed))
+        blanks = task.shuffle((puzzles == 0).astype(np.int64), np.random.default_rng(seed)) > 0
+        way = rng.uniform(0, 0.6, size=(count, 1)) * (rng.random((count, 1)) < 0.7)
+        hidden = blanks & (rng.random(blanks.shape) >= way)
+        hidden[:, 0] |= ~hidden.any(axis=1)
+        keep = torch.from_numpy(~task.held_out(boards))[:, None]
+        rows = torch.from_numpy(boards)
+        targets, noisy = targets.clone(), noisy.clone()
+        targets[-count:] = torch.where(keep, rows, targets[-count:])
+        puzzle_rows = torch.where(torch.from_numpy(hidden), task.mask, rows)
+        noisy[-count:] = torch.where(keep, puzzle_rows, noisy[-count:])
+        return targets, noisy
+
+
+def _with_corpus(task: Task, path: str | None) -> Task:
+    if isinstance(task, Text8):
+        task = task.with_corpus(path)
+        task.split("train")  # a missing corpus is said before anything starts
+    elif path is not None:
+        raise ValueError(f"--data is for text8; {task.name} makes its own data")
+    return task
+
+
+def _training_rows(task: Task, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Examples that are not held out for evaluation."""
+    tokens, region = task.batch(count, rng)
+    while (held := task.held_out(tokens)).any():
+        tokens[held], region[held] = task.batch(int(held.sum()), rng)
+    return tokens, region
+
+
+@functools.lru_cache(maxsize=PUZZLE_BANK)
+def minimal_puzzle(name: str, number: int) -> np.ndarray:
+    """Puzzle and solution (2, N) number so-and-so of an endless list."""
+    task = get_task(name)
+    assert isinstance(task, Sudoku)
+    rng = np.random.default_rng([task.size, number])
+    board = task.solved(1, rng)[0]
+    return np.stack([np.array(task.dig(board.tolist(), rng)), board])
+
+
+def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lines of single equations, as many as fit: arithmetic is learned on them several times faster than on chains.
+
+    Returns tokens, region, and what is masked whatever the rate: in most lines the whole result.
+    """
+    newline = task.symbols.index("\n")
+    tokens = np.full((count, task.length), newline, dtype=np.int64)
+    forced = np.zeros((count, task.length), dtype=bool)
+    for row in range(count):
+        place = 0
+        while True:
+            operator = EQUATION_OPERATORS[rng.integers(len(EQUATION_OPERATORS))]
+            a, b = _operand(rng), _operand(rng)
+            if operator == "-" and a < b:
+                a, b = b, a
+            if operator == "/":
+                a *= b
+            result = apply(a, operator, b)
+            if result is None or result > 200_000:
+                continue
+            line = f"{a}{operator}{b}={result}\n"
+            if place + len(line) > task.length:
+                break
+            tokens[row, place : place + len(line)] = [task.symbols.index(symbol) for symbol in line]
+            if rng.random() < 0.6:
+                forced[row, place + line.index("=") + 1 : place + len(line) - 1] = True
+            place += len(line)
+    return tokens, np.ones_like(forced), forced
+
+
+def _operand(rng: np.random.Generator) -> int:
+    """Mostly the game's own numbers, sometimes the larger ones that steps lead to."""
+    return int(rng.integers(1, 101)) if rng.random() < 0.75 else int(10 ** rng.uniform(0, 3.7))

@@ -1,0 +1,192 @@
+"""The training loop, top to bottom."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from rmdm import checkpoint
+from rmdm.cost import peak_gflops, training_flops
+from rmdm.diffusion import loop_weights, masked_cross_entropy
+from rmdm.model import Denoiser
+from train.data import Batch, Data
+from train.devices import Place, enter, leave
+from train.optim import lr_factor, make_optimizers
+from train.recipes import Recipe
+from train.state import STATE, Log, load_state, save_state
+
+SAVE_SECONDS = 60.0
+LOG_EVERY = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What the command line adds to a recipe."""
+
+    out: Path
+    steps: int | None = None
+    minutes: float | None = None
+    resume: bool = False
+    init: str | None = None
+    data: str | None = None
+    seed: int = 0
+
+
+class Trainee(nn.Module):
+    """The model with its loss, as one call: what DistributedDataParallel wraps."""
+
+    def __init__(self, model: Denoiser, recipe: Recipe) -> None:
+        super().__init__()
+        self.model, self.recipe = model, recipe
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and the cross entropy after each loop (L,)."""
+        recipe = self.recipe
+        predictions = self.model(
+            batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
+        )
+        losses = torch.stack([masked_cross_entropy(logits, batch.targets, batch.masked) for logits in predictions])
+        weights = loop_weights(recipe.loss, batch.loops, recipe.alpha, recipe.last).to(losses.device)
+        return (weights * losses).sum(), losses.detach()
+
+
+class Average:
+    """The moving average of the weights that is judged and kept; with decay 0, the weights themselves."""
+
+    def __init__(self, model: Denoiser, decay: float) -> None:
+        self.model, self.decay = model, decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()} if decay else {}
+
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))  # short at first, so that the random start is forgotten
+        for name, tensor in self.model.state_dict().items() if self.decay else ():
+            self.tensors[name].lerp_(tensor, 1 - decay)
+
+    def denoiser(self) -> Denoiser:
+        with torch.random.fork_rng(devices=[]):
+            kept = Denoiser(self.model.config).to(next(self.model.parameters()).device)
+        kept.load_state_dict(self.tensors or self.model.state_dict())
+        return kept.eval().requires_grad_(False)
+
+
+def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, float]]) -> dict[str, Any]:
+    """Trains, and leaves a checkpoint in run.out. Returns the progress: `step` < `total` where it was stopped."""
+    place = enter()
+    if (recipe.batch // recipe.accumulate) % place.world:
+        raise ValueError(f"{recipe.batch // recipe.accumulate} examples do not split over {place.world} processes")
+    torch.manual_seed(run.seed)  # the only use of the global stream: initial weights
+    model = Denoiser(recipe.config()).to(place.device)
+    if run.init:
+        warm_start(model, run.init)
+    average, optimizers = Average(model, recipe.average), make_optimizers(model, recipe)
+    if run.resume:
+        progress = load_state(run.out, model, average.tensors, optimizers, recipe)
+    elif (run.out / STATE).exists():
+        raise ValueError(f"{run.out} holds a run already; go on with --resume, or choose another --out")
+    else:
+        progress = {"step": 0, "total": run.steps or recipe.steps, "seed": run.seed, "seconds": 0.0, "init": run.init}
+    data = Data(recipe, progress["total"], progress["seed"], run.data)
+    run.out.mkdir(parents=True, exist_ok=True)
+
+    if recipe.compile and place.compiles:  # one graph of the loop's body serves every number of loops
+        model.loop = torch.compile(model.loop, dynamic=False)  # type: ignore[method-assign]
+    trainee: nn.Module = Trainee(model, recipe)
+    if place.world > 1:
+        trainee = DistributedDataParallel(trainee, find_unused_parameters=recipe.gradient_loops is not None)
+    if run.minutes and not run.resume:
+        progress["total"] = data.total = int(place.agree(steps_within(run.minutes, trainee, data, place)))
+    total = progress["total"]
+
+    stop: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, frame: stop.append(received))
+    log = Log(run.out, progress["step"]) if place.writes else None
+    bar = tqdm(total=total, initial=progress["step"], desc=recipe.name, disable=None if place.writes else True)
+    peak, saved = peak_gflops(device=place.device.type), time.monotonic()
+
+    def keep() -> None:
+        if place.writes:
+            save_state(run.out, model, average.tensors, optimizers, progress, recipe)
+            checkpoint.save(average.denoiser(), run.out)
+
+    while progress["step"] < total and not place.agree(len(stop)):
+        step, started = progress["step"], time.monotonic()
+        factor = lr_factor(step, total, recipe.warmup, recipe.min_lr_ratio)
+        for name, optimizer in optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = factor * (recipe.muon_lr if name == "muon" else recipe.lr)
+        loss = torch.zeros((), device=place.device)
+        for batch in data(step):
+            with torch.autocast(place.device.type, torch.bfloat16, enabled=place.device.type == "cuda"):
+                part, losses = trainee(own_rows(batch, place))
+            (part / recipe.accumulate).backward()
+            loss += part.detach() / recipe.accumulate
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        for optimizer in optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad()
+        average.update(step)
+        progress["step"] = step + 1
+        seconds = time.monotonic() - started
+        progress["seconds"] += seconds
+        bar.update()
+
+        due = (step + 1) % recipe.eval_every == 0 or step + 1 == total
+        quality = evaluate(average.denoiser()) if due and place.writes else {}
+        if step % LOG_EVERY == 0 or due:
+            gflops = recipe.batch * training_flops(model.config, batch.loops, recipe.gradient_loops) / seconds / 1e9
+            row = {"step": step, "loss": place.mean(loss).item(), "first": losses[0].item(), "last": losses[-1].item(),
+                   "L": batch.loops, "per_s": recipe.batch / seconds, "share": gflops / peak / place.world, "lr": factor}  # fmt: skip
+            bar.set_postfix({key: f"{row[key]:.3g}" for key in row if key not in ("step", "lr")} | quality)
+            if log:
+                log.write(row | quality)
+        if time.monotonic() - saved > SAVE_SECONDS:
+            keep()
+            saved = time.monotonic()
+    keep()
+    bar.close()
+    if log:
+        log.close()
+    leave(place)
+    return progress
+
+
+def own_rows(batch: Batch, place: Place) -> Batch:
+    """This process's rows of a global batch."""
+    noisy, targets, masked = (
+        rows[place.rank :: place.world].to(place.device) for rows in (batch.noisy, batch.targets, batch.masked)
+    )
+    return Batch(noisy, targets, masked, batch.loops)
+
+
+def steps_within(minutes: float, trainee: nn.Module, data: Data, place: Place) -> float:
+    """How many steps fit, by the time of a few of them; fixed once, so that schedules never depend on the clock."""
+    timed, loops = [], 1
+    for trial in range(5):
+        started = time.monotonic()
+        for batch in data.make(trial):
+            trainee(own_rows(batch, place))[0].backward()
+            loops = batch.loops
+        timed.append((time.monotonic() - started) / loops)
+    for parameter in trainee.parameters():
+        parameter.grad = None
+    return max(1, minutes * 60 * 0.95 / (min(timed[1:]) * data.mean_loops()))  # the rest: evaluations and saves
+
+
+def warm_start(model: Denoiser, source: str) -> None:
+    """Takes over every tensor of the same name and shape; what another task shapes differently starts anew."""
+    start = checkpoint.load(source)
+    if not isinstance(start, Denoiser):
+        raise ValueError(f"--init {source}: {start.backend} has no weights to go on from; give a checkpoint")
+    own, given = model.state_dict(), start.state_dict()
+    fitting = {name: given[name] for name in own if name in given and given[name].shape == own[name].shape}
+    if not any(name.startswith("layers.") for name in fitting):
+        raise ValueError(f"--init {source}: no layer fits width {model.config.width} and layers {model.config.layers}")
+    model.load_state_dict(own | fitting)

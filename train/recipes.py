@@ -1,0 +1,252 @@
+"""Every way of training that has a name. Recipes derive from one another; what the paper leaves open is said."""
+
+import dataclasses
+from dataclasses import dataclass, field, replace
+from typing import Any, get_type_hints
+
+from rmdm.config import ModelConfig
+from rmdm.diffusion import loop_weights
+from rmdm.recursion import LoopChoice
+from rmdm.tasks import get_task
+
+OPTIMIZERS = ("adamw", "muon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    name: str
+    about: str
+    task: str
+    # the model
+    layers: int
+    heads: int
+    width: int
+    attention: str = "full"
+    step_embedding: str = "learned"
+    # the loops and the loss
+    loops: LoopChoice = field(default_factory=LoopChoice)
+    loss: str = "all"
+    alpha: float = 1.0  # of the weighted losses
+    last: int = 3  # of the truncated loss
+    gradient_loops: int | None = None
+    save_memory: bool = False
+    # the data: rows of mask rates (share of the batch, lowest, highest), uniform in between
+    mask_rates: tuple[tuple[float, float, float], ...] = ((1.0, 0.0, 1.0),)
+    puzzles: float = 0.0  # Sudoku: share of the batch that are minimal puzzles on their way to a solution
+    equations: float = 0.0  # Countdown: share of the run, from its start, that turns from equations to chains
+    others: tuple[str, ...] = ()  # Countdown: shorter or equally long tasks, each a batch in turn
+    # the optimizer
+    batch: int = 32  # examples an update, over all devices and accumulation steps
+    accumulate: int = 1
+    optimizer: str = "adamw"
+    lr: float = 3e-4  # AdamW's, for all that Muon does not take
+    muon_lr: float = 0.02
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    warmup: int = 2000
+    min_lr_ratio: float = 0.1
+    clip: float = 1.0
+    average: float = 0.0  # decay of the average of weights that is evaluated and saved; 0: the weights themselves
+    steps: int = 0  # the length of a run, where neither --steps nor --minutes says
+    compile: bool = True  # the loop body, where the machine has a compiler
+    # evaluation while it runs
+    eval_every: int = 1000
+    eval_problems: int = 128
+    eval_steps: int = 5
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer {self.optimizer!r} is unknown; choose from {', '.join(OPTIMIZERS)}")
+        if self.batch < 1 or self.accumulate < 1 or self.batch % self.accumulate:
+            raise ValueError(f"batch {self.batch} is not a multiple of accumulate {self.accumulate}")
+        for share, low, high in self.mask_rates:
+            if not (0 < share <= 1 and 0 <= low <= high <= 1):
+                raise ValueError(f"mask rates {(share, low, high)} are not (share, lowest, highest) within 0 to 1")
+        if not 0 <= self.puzzles <= 1 or not 0 <= self.equations <= 1:
+            raise ValueError("puzzles and equations are shares, from 0 to 1")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average {self.average} is not a decay from 0 to below 1")
+        loop_weights(self.loss, 1)  # knows which losses there are
+        self.config()  # and this, which models
+
+    def config(self) -> ModelConfig:
+        task = get_task(self.task)
+        return ModelConfig(
+            task=self.task, vocab=len(task.symbols), length=task.length, grid=task.grid, layers=self.layers,
+            heads=self.heads, width=self.width, attention=self.attention, step_embedding=self.step_embedding,
+            loops=max(self.loops.low, self.loops.high) if self.loops.kind == "schedule" else self.loops.high,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def with_settings(self, settings: list[str]) -> "Recipe":
+        """A variant by `key=value` texts; loops take fixed:8, uniform:1:10, poisson:5 or schedule:10:1."""
+        changes = {}
+        hints = get_type_hints(Recipe)
+        known = [key for key in hints if key not in ("name", "about", "assumptions", "task")]
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if key not in known or not equals:
+                raise ValueError(f"--set {setting!r}: write key=value with a key of {', '.join(known)}")
+            try:
+                changes[key] = _parse(hints[key], text)
+            except (ValueError, IndexError) as error:
+                raise ValueError(f"--set {setting!r}: {error}") from None
+        return replace(self, **changes)
+
+
+def _parse(kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("write true or false")
+        return text.lower() == "true"
+    if kind in (int, float, str):
+        return kind(text)
+    if kind is LoopChoice:
+        name, *numbers = text.split(":")
+        return LoopChoice(kind=name, low=int(numbers[0]) if len(numbers) > 1 else 1, high=int(numbers[-1]))
+    if kind == int | None:
+        return None if text == "none" else int(text)
+    if kind == tuple[str, ...]:
+        return tuple(name for name in text.split(",") if name)
+    if kind == tuple[float, float]:
+        first, second = (float(number) for number in text.split(","))
+        return first, second
+    # mask rates: share:low:high, separated by commas
+    return tuple(tuple(float(number) for number in row.split(":")) for row in text.split(","))
+
+
+def fixed(loops: int) -> LoopChoice:
+    return LoopChoice(high=loops)
+
+
+# --- the paper's own rows, for a GPU ----------------------------------------------------------------------------
+
+OPEN_IN_THE_PAPER = (
+    "batch size 256 (Sudoku 25x25: 64), no accumulation",
+    "AdamW betas 0.9, 0.95 and weight decay 0.01",
+    "gradient clipping at 1.0, no dropout, no average of weights",
+    "MLP activation: squared ReLU; RoPE base 10,000",
+    "alpha 1 for the weighted losses, last 3 loops for the truncated one, Poisson's sigma 0.5, cap 4 x its mean",
+)
+
+
+def _steps(examples: int, epochs: int, batch: int) -> int:
+    return examples * epochs // batch
+
+
+PAPER_SUDOKU = Recipe(
+    name="paper-sudoku-9x9", about="(6 x 5), all-steps loss, learned step embedding", task="sudoku-9x9", layers=6,
+    heads=6, width=384, loops=fixed(5), batch=256, weight_decay=0.01, steps=_steps(1_800_000, 10, 256), eval_every=5000,
+    assumptions=(*OPEN_IN_THE_PAPER, "boards from our own generator instead of the 1.8M of Shah et al."),
+)  # fmt: skip
+PAPER_SUDOKU_25 = replace(
+    PAPER_SUDOKU, name="paper-sudoku-25x25", about="(6 x 5) on 25x25", task="sudoku-25x25", batch=64, save_memory=True,
+    steps=_steps(100_000, 75, 64), assumptions=OPEN_IN_THE_PAPER,
+)  # fmt: skip
+PAPER_COUNTDOWN = replace(
+    PAPER_SUDOKU, name="paper-countdown-4", about="(3 x 5) on Countdown-4", task="countdown-4", layers=3, heads=12,
+    loops=fixed(5), steps=_steps(100_000, 300, 256), eval_steps=20,
+    assumptions=(*OPEN_IN_THE_PAPER, "chains made on the fly instead of 100k fixed ones"),
+)  # fmt: skip
+PAPER_TEXT = replace(
+    PAPER_SUDOKU, name="paper-text8", about="(6 x 3) on Text8", task="text8", loops=fixed(3),
+    steps=_steps(90_000_000 // 256, 10, 256), eval_steps=64, assumptions=OPEN_IN_THE_PAPER,
+)  # fmt: skip
+
+
+def _paper() -> list[Recipe]:
+    """The rows of the paper's tables: depth and loops, losses, choices of L, step embeddings."""
+    rows = []
+    for base, depths, loop_counts in (
+        (PAPER_SUDOKU, (8, 10, 12, 18, 24, 30), (1, 2, 3, 5, 10)),
+        (PAPER_SUDOKU_25, (), (1, 3, 5)),
+        (replace(PAPER_COUNTDOWN, name="paper-countdown-3", task="countdown-3"), (6, 9, 15), (1, 3, 5)),
+        (PAPER_COUNTDOWN, (6, 9, 15, 30), (1, 3, 5, 10)),
+        (replace(PAPER_COUNTDOWN, name="paper-countdown-5", task="countdown-5"), (6, 9, 15, 30), (1, 3, 5, 10)),
+        (PAPER_TEXT, (), (1, 3, 5)),
+    ):
+        k = base.layers
+        rows += [
+            replace(base, name=f"{base.name}-L{loops}", about=f"({k} x {loops})", loops=fixed(loops))
+            for loops in loop_counts
+        ]
+        rows += [
+            replace(base, name=f"{base.name}-K{depth}", about=f"({depth} x 1)", layers=depth, loops=fixed(1))
+            for depth in depths
+        ]
+    sudoku = PAPER_SUDOKU
+    for loss in ("final", "weighted-linear", "weighted-exponential", "truncated"):
+        rows.append(replace(sudoku, name=f"{sudoku.name}-{loss}", about=f"(6 x 5), {loss} loss", loss=loss))
+    for loops in (2, 3, 10):
+        name = f"{sudoku.name}-L{loops}-final"
+        rows.append(replace(sudoku, name=name, about=f"(6 x {loops}), final loss", loss="final", loops=fixed(loops)))
+    for name, choice in {
+        "uniform": LoopChoice(kind="uniform", low=1, high=10),
+        "poisson": LoopChoice(kind="poisson", high=5),
+        "1-to-10": LoopChoice(kind="schedule", low=1, high=10),
+        "10-to-1": LoopChoice(kind="schedule", low=10, high=1),
+    }.items():
+        rows.append(replace(sudoku, name=f"{sudoku.name}-{name}", about=f"6 layers, L {name}", loops=choice))
+    for embedding in ("fixed", "none"):
+        name = f"{sudoku.name}-step-{embedding}"
+        rows.append(replace(sudoku, name=name, about=f"step embedding {embedding}", step_embedding=embedding))
+    return rows
+
+
+# --- the CPU recipes, tuned on two cores ------------------------------------------------------------------------
+
+SUDOKU = Recipe(
+    name="sudoku-9x9", about="the shipped solver: one layer, unit heads", task="sudoku-9x9", layers=1, heads=4,
+    width=128, attention="units", loops=fixed(10), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=100,
+    min_lr_ratio=0.0, average=0.998, batch=32, mask_rates=((0.85, 0.4, 0.75), (0.15, 0.0, 1.0)), puzzles=0.5,
+    steps=6000, eval_every=500,
+)  # fmt: skip
+SUDOKU_4 = replace(
+    SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
+    loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, batch=64, steps=2000, eval_steps=1, eval_every=500,
+)  # fmt: skip
+SUDOKU_25 = replace(
+    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", loops=fixed(6),
+    mask_rates=((0.85, 0.5, 0.9), (0.15, 0.0, 1.0)), puzzles=0.0, batch=8, eval_every=500, eval_problems=32,
+)  # fmt: skip
+COUNTDOWN = Recipe(
+    name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
+    loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0, average=0.999, batch=32,
+    mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), equations=0.4, others=("countdown-3", "countdown-5"), steps=20_000, eval_every=500, eval_steps=20,
+)  # fmt: skip
+TEXT = Recipe(
+    name="text8", about="characters of English", task="text8", layers=3, heads=6, width=192, loops=fixed(2),
+    optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=8000,
+    eval_every=500, eval_steps=64, eval_problems=64,
+)  # fmt: skip
+CPU = (
+    SUDOKU_4, SUDOKU, SUDOKU_25,
+    replace(COUNTDOWN, name="countdown-3", about="chains of 3 numbers", task="countdown-3", others=()),
+    COUNTDOWN,
+    replace(COUNTDOWN, name="countdown-5", about="chains of 5 numbers", task="countdown-5", others=()),
+    TEXT,
+)  # fmt: skip
+
+
+def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
+    """The (K x 1) and (KL x 1) baselines of a recursive recipe: same attention, data and number of updates."""
+    loops = recipe.config().loops
+    shallow = replace(recipe, name=f"{recipe.name}-shallow", about=f"({recipe.layers} x 1)", loops=fixed(1))
+    deep = replace(shallow, name=f"{recipe.name}-deep", about=f"({recipe.layers * loops} x 1)",
+                   layers=recipe.layers * loops)  # fmt: skip
+    return shallow, deep
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in [*CPU, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
+}
+
+
+def get_recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise ValueError(f"recipe {name!r} is unknown; known are {', '.join(RECIPES)}")
+    return RECIPES[name]
