@@ -118,7 +118,7 @@ def run_solve(arguments: argparse.Namespace) -> None:
     task = model.task
     text = sys.stdin.read(100_000) if arguments.problem == "-" else arguments.problem
     problem = task.encode(text)
-    loops = arguments.loops or model.config.loops
+    loops = model.config.loops if arguments.loops is None else arguments.loops
     decoding = replace(_decoding(arguments, task), steps=arguments.steps, loops=loops)
     watch = arguments.watch and sys.stdout.isatty() and not arguments.json
     start = time.perf_counter()
@@ -159,6 +159,8 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     for out in (arguments.json, arguments.plot):  # found out now, and not after an hour of work
         if out not in (None, "-") and not Path(out).absolute().parent.is_dir():
             raise ValueError(f"there is no folder for {out}")
+    if arguments.plot and not arguments.plot.endswith(".png"):
+        raise ValueError(f"the plot {arguments.plot} must end in .png")
     model = load(arguments.checkpoint)
     task = model.task
     decoding = _decoding(arguments, task)
@@ -191,7 +193,7 @@ def _runs(arguments: argparse.Namespace, task: Task, decoding: Decoding) -> list
     if arguments.problems is None:
         numbers = range(arguments.runs)
         return [generate(task, arguments.n, arguments.seed, run, arguments.clues, arguments.mask) for run in numbers]
-    if arguments.clues or arguments.mask:
+    if arguments.clues is not None or arguments.mask is not None:
         raise ValueError("--clues and --mask are for generated problems, not for --problems FILE")
     problems = read_problems(task, arguments.problems)
     return [problems] * (arguments.runs if decoding.temperature or decoding.order == "random" else 1)

@@ -242,7 +242,4 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     figure.colorbar(image, label=f"{metric.upper()}{' (%)' if metric in RATES else ''}")
     first = rows[0]
     axes.set_title(f"{first['checkpoint']}: {first['problems']}\nn = {first['n']} x {first['runs']}", fontsize=7)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the plot cannot be written to {path}: {error}") from None
+    figure.savefig(path)

@@ -79,6 +79,8 @@ def _sudoku(
     low, high = clues
     if not 1 <= low <= high < task.length:
         raise ValueError(f"clues {low}-{high} are not a range within 1 to {task.length - 1}")
+    if task.size == 9 and high < 17:
+        raise ValueError(f"no 9x9 Sudoku with {high} clues has one solution; 17 are the fewest, 22-27 are usual")
     minimal = 3 * high <= task.length
 
     def dig() -> Iterator[tuple[str, list[int] | None]]:

@@ -166,6 +166,15 @@ def sample(
         seen = None if full is None else full.clone()
         return Frame(step, loop, tokens.clone(), guess.clone(), probability.clone(), seen, committed, passes.clone())
 
+    def note(rows: Tensor, open_: Tensor, log_p: Tensor) -> None:
+        nonlocal full
+        best = log_p.max(dim=-1)
+        guess[rows] = torch.where(open_, best.indices, tokens[rows])
+        probability[rows] = torch.where(open_, best.values.exp(), 1.0)
+        if distribution:
+            full = torch.zeros(count, length, log_p.shape[-1]) if full is None else full
+            full[rows] = log_p.exp()
+
     for step in range(1, (decoding.steps if decoding.schedule == "steps" else length) + 1):
         rows = (tokens == mask).any(dim=1).nonzero()[:, 0]  # finished samples drop out of the batch
         if not len(rows):
@@ -186,12 +195,7 @@ def sample(
                 new = torch.where(looping[:, None, None], new, log_p)  # a sample that has settled stays as it was
                 looping = looping & ~_settled(log_p, new, open_)
             log_p = new
-            best = log_p.max(dim=-1)
-            guess[rows] = torch.where(open_, best.indices, tokens[rows])
-            probability[rows] = torch.where(open_, best.values.exp(), 1.0)
-            if distribution:
-                full = torch.zeros(count, length, logits.shape[-1]) if full is None else full
-                full[rows] = log_p.exp()
+            note(rows, open_, log_p)
             if not looping.any():
                 break
         else:
@@ -199,6 +203,7 @@ def sample(
                 loop = decoding.most_loops
                 passes[rows] = before + loop
                 log_p = log_probabilities(logits, mask, decoding.temperature)
+                note(rows, open_, log_p)
         assert log_p is not None, "a denoiser must yield at least once"
 
         noise = streams.draw(rows.tolist(), (length, log_p.shape[-1] + 1))
