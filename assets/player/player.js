@@ -2,7 +2,8 @@
 // A frame is one loop of one denoising step. The module depends on nothing, so that the Gradio app and a
 // static page share it. Data reaches the page through textContent only, never as markup.
 //
-//   const player = createPlayer(element, { onEdit })    one run; onEdit(line) makes an unsolved Sudoku editable
+//   const player = createPlayer(element, { onEdit })    one run; with onEdit(line, whole, tokens) an unsolved Sudoku can be
+//                                                       edited: `whole` says that `line` was pasted and is still to be read
 //   const duel = createCompare(element)                 two runs, in step by forward passes
 //   player.show(trajectory)   duel.show([left, right], ["one loop", "eight loops"])
 
@@ -229,7 +230,7 @@ function sudokuView(story, pick, onEdit) {
       values[p] = digit;
       if (!digit) event.target.value = "";
       refresh();
-      onEdit(line());
+      onEdit(line(), false, values.slice());
       const full = size <= 9 ? text.length >= 1 : text.length >= 2;
       if (digit && full && (p + 1) % size) focus(p + 1);
     });
@@ -237,7 +238,7 @@ function sudokuView(story, pick, onEdit) {
       const text = event.clipboardData.getData("text").trim();
       if (text.length <= 2) return;
       event.preventDefault();
-      onEdit(text, true);
+      onEdit(text, true, values.slice());
     });
     refresh();
   }

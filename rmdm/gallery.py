@@ -1,0 +1,75 @@
+"""What the app has on show beside the models: examples, new problems, and tables of results."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+METRICS = {"vpr": "Solved boards", "rtr": "Targets reached", "bits_per_char": "Bits a character"}
+KEYS = {"checkpoint", "steps", "loops", "metrics"}  # of a row that `python -m rmdm evaluate --json` writes
+MADE_WITH = ("task", "backend", "problems", "n", "order", "runs", "seed")
+
+
+@functools.cache
+def examples(task_name: str) -> dict[str, str]:
+    """Problems by name, the easiest first."""
+    file = ASSETS / "examples" / f"{task_name}.json"
+    return {row["name"]: row["problem"] for row in json.loads(file.read_text("utf-8"))} if file.exists() else {}
+
+
+def first_problem(task: Any) -> str:
+    return next(iter(examples(task.name).values()), None) or new_problem(task)
+
+
+def new_problem(task: Any) -> str:
+    rng = np.random.default_rng()
+    if task.name == "text8":  # a known prompt with new gaps, since the corpus is not shipped
+        text = str(rng.choice([prompt for prompt in examples("text8").values() if len(prompt) > 20]))
+        start = int(rng.integers(0, len(text) - 12))
+        return text[:start] + "_" * 12 + text[start + 12 :]
+    if task.grid is None:
+        return str(task.random_problem(rng))
+    if task.size > 9:  # digging for uniqueness would take minutes
+        return str(task.random_problem(rng, rate=float(rng.uniform(0.5, 0.8))))
+    board = task.solutions([task.mask] * task.length, 1, rng)[0]  # at once; a bank of grids would be made first
+    return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))
+
+
+def tables(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every table over steps x loops among the result files, with the settings that made it."""
+    views: dict[str, dict[str, Any]] = {}
+    for file in sorted(folder.glob("*.json")):
+        rows = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            continue
+        rows = [row for row in rows if isinstance(row, dict) and row.keys() >= KEYS]
+        for name in dict.fromkeys(row["checkpoint"] for row in rows):
+            own = [row for row in rows if row["checkpoint"] == name]
+            metric = next((m for m in METRICS if own[0]["metrics"].get(m) is not None), None)
+            if metric and len({(row["steps"], row["loops"]) for row in own}) > 1:
+                title = f"{name} ({file.stem})"
+                views[title] = _view(title, metric, own)
+    return views
+
+
+def _view(title: str, metric: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    cells = []
+    for row in rows:
+        bounds = row.get("interval")
+        bounds = bounds.get(metric) if isinstance(bounds, dict) else bounds
+        low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (None, None)
+        value = row["metrics"][metric]
+        cells.append({"steps": row["steps"], "loops": row["loops"], "value": value, "low": low, "high": high})
+    values = [cell["value"] for cell in cells]
+    return {
+        "title": title,
+        "metric": METRICS[metric],
+        "share": metric != "bits_per_char",
+        "low": min(values),
+        "high": max(values),
+        "settings": [[key, str(rows[0][key])] for key in MADE_WITH if key in rows[0]],
+        "cells": cells,
+    }

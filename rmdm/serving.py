@@ -1,0 +1,206 @@
+"""A model for strangers: only what lies on the shelf can be named, and no run may cost more than these bounds."""
+
+import functools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rmdm import trajectory
+from rmdm.checkpoint import load, shipped
+from rmdm.sampler import Decoding
+from rmdm.tasks import Task, get_task
+
+MOST_STEPS, MOST_LOOPS, MOST_PASSES, MOST_WORK = 256, 64, 1024, 200_000  # work: passes x positions
+LONGEST = 60.0  # seconds
+FILES = {"PyTorch": "model.safetensors", "ONNX Runtime": "model.loop.onnx", "Compiled": "model.pt2"}
+
+
+class Shelf:
+    """The checkpoints of one folder, each loaded once, when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock = folder, threading.Lock()
+        self.configs: dict[str, dict[str, Any]] = {}
+        for name in shipped(folder):
+            try:
+                config = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
+                self.configs[name] = {"task": get_task(config["task"]).name, "loops": int(config["loops"])}
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                print(f"checkpoint {name} is not offered: {error}")
+        self._load = functools.cache(load)
+
+    def names(self, family: str = "") -> list[str]:
+        """The plain 9x9 model first, then by size; variants after the model that they stand beside."""
+        found = [name for name, config in self.configs.items() if config["task"].startswith(family)]
+        return sorted(found, key=lambda name: (name != "sudoku-9x9", self.task(name).length, len(name), name))
+
+    def task(self, name: str) -> Task:
+        if name not in self.configs:
+            raise ValueError(f"there is no checkpoint {name!r} here; choose from {', '.join(self.names()) or 'none'}")
+        return get_task(self.configs[name]["task"])
+
+    def loops(self, name: str) -> int:
+        """The L that it was trained with."""
+        self.task(name)
+        return int(self.configs[name]["loops"])
+
+    def backends(self, name: str) -> list[str]:
+        self.task(name)
+        return [backend for backend, file in FILES.items() if (self.folder / name / file).exists()]
+
+    def get(self, name: str, backend: str) -> Any:
+        if backend not in self.backends(name):
+            raise ValueError(f"{name} has no backend {backend!r}; choose from {', '.join(self.backends(name))}")
+        with self.lock:
+            return self._load(self.folder / name / FILES[backend])
+
+
+def whole(value: Any, name: str, most: int) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    if not 1 <= number <= most:
+        raise ValueError(f"{name} {str(value)[:20]!r} is not a whole number from 1 to {most}")
+    return number
+
+
+def real(value: Any, name: str, most: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} {str(value)[:20]!r} is not a number from 0 to {most:g}")
+    return number
+
+
+def bounded(
+    task: Task,
+    steps: Any,
+    loops: Any,
+    schedule: Any = "steps",
+    order: Any = "confidence",
+    threshold: Any = 0.9,
+    temperature: Any = 0.0,
+    seed: Any = 0,
+) -> Decoding:
+    """Settings from outside, of any type and size, as a Decoding within the bounds."""
+    steps, most = whole(steps, "steps", MOST_STEPS), min(MOST_PASSES, MOST_WORK // task.length)
+    auto = str(loops).strip().lower() == "auto"
+    loops = max(1, min(32, most // steps)) if auto else whole(loops, "loops", MOST_LOOPS)
+    if steps * loops > most:
+        raise ValueError(f"{steps} steps x {loops} loops are {steps * loops} passes; {task.name} may use {most} here")
+    return Decoding(
+        steps=steps,
+        loops="auto" if auto else loops,
+        max_loops=loops,
+        schedule=str(schedule),
+        order=str(order),
+        threshold=real(threshold, "threshold", 1),
+        temperature=real(temperature, "temperature", 2),
+        seed=int(real(seed, "seed", 2**31)),
+    )
+
+
+def solve(
+    shelf: Shelf, problem: Any, checkpoint: Any, *settings: Any, backend: Any = "PyTorch"
+) -> Iterator[dict[str, Any]]:
+    """The growing trajectory of one run; the last one has its result. `settings` go to `bounded`.
+
+    Every ValueError is for the stranger to read.
+    """
+    task, limit = shelf.task(str(checkpoint)), time.monotonic() + LONGEST
+    tokens = task.encode(str("" if problem is None else problem))
+    decoding = bounded(task, *settings)
+    model = shelf.get(str(checkpoint), str(backend))
+    for run in trajectory.play(model, task, tokens, decoding, checkpoint=str(checkpoint), backend=model.backend):
+        if time.monotonic() > limit:
+            raise ValueError(f"this run was stopped after {LONGEST:.0f} s; use fewer steps or loops")
+        yield run
+
+
+def finished(runs: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    run: dict[str, Any] = {}
+    for run in runs:  # noqa: B007
+        pass
+    return run
+
+
+def countdown_line(numbers: Any, target: Any) -> str:
+    """Numbers set apart in any way, and a target, as a Countdown problem."""
+    together = re.sub(r"[\s,;]+", ",", str(numbers or "").strip())
+    return f"{together}={str('' if target is None else target).strip()}"
+
+
+def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
+    """One function a task for programs, typed and described, answering with plain data."""
+
+    def answer(keep: bool, problem: Any, checkpoint: str, backend: str, *settings: Any) -> dict[str, Any]:
+        run = finished(solve(shelf, problem, checkpoint, *settings, backend=backend))
+        result = {key: run["result"][key] for key in ("solution", "valid", "forward_passes", "seconds")}
+        return {**result, "trajectory": run} if keep else result
+
+    def solve_sudoku(
+        puzzle: str, checkpoint: str = "sudoku-9x9", steps: int = 10, loops: int | str = 8, order: str = "confidence",
+        seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Solve a Sudoku with a recursive masked diffusion model.
+
+        Args:
+            puzzle: The cells row by row, 0 or . for an empty one; above 9x9 letters from A = 10, or numbers set apart.
+            checkpoint: The model, for example sudoku-4x4, sudoku-9x9 or sudoku-25x25.
+            steps: Denoising steps T, 1 to 256.
+            loops: Loops of the block within each step, 1 to 64, or "auto".
+            order: Which guesses are committed first: confidence, margin, entropy or random.
+            seed: For the random order.
+            backend: PyTorch, ONNX Runtime or Compiled.
+            trajectory: Whether the answer includes every loop's guesses.
+        """
+        return answer(trajectory, puzzle, checkpoint, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
+
+    def solve_countdown(
+        numbers: str, target: int, checkpoint: str = "auto", steps: int = 20, loops: int | str = 8,
+        order: str = "confidence", seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Reach a target from a few numbers, each used once, by + - * /, one calculation a line.
+
+        Args:
+            numbers: The numbers, for example 15,44,79.
+            target: The number to reach.
+            checkpoint: The model; auto takes the one for so many numbers.
+            steps: Denoising steps T, 1 to 256.
+            loops: Loops of the block within each step, 1 to 64, or "auto".
+            order: Which guesses are committed first: confidence, margin, entropy or random.
+            seed: For the random order.
+            backend: PyTorch, ONNX Runtime or Compiled.
+            trajectory: Whether the answer includes every loop's guesses.
+        """
+        problem = countdown_line(numbers, target)
+        name = f"countdown-{problem.count(',') + 1}" if checkpoint == "auto" else checkpoint
+        return answer(trajectory, problem, name, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
+
+    def continue_text(
+        text: str, checkpoint: str = "text8", steps: int = 32, loops: int | str = 8, temperature: float = 0.7,
+        seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Fill the gaps in a text and continue it to 256 characters of lower-case English.
+
+        Args:
+            text: The text, with _ for each missing character.
+            checkpoint: The model.
+            steps: Denoising steps T, 1 to 256.
+            loops: Loops of the block within each step, 1 to 64, or "auto".
+            temperature: 0 takes the best guess, up to 2 for more variety.
+            seed: The same seed gives the same text.
+            backend: PyTorch, ONNX Runtime or Compiled.
+            trajectory: Whether the answer includes every loop's guesses.
+        """
+        settings = (steps, loops, "steps", "confidence", 0.9, temperature, seed)
+        return answer(trajectory, text, checkpoint, backend, *settings)
+
+    return [solve_sudoku, solve_countdown, continue_text]
