@@ -54,6 +54,7 @@ def evaluate(
 ) -> Iterator[dict[str, Any]]:
     """A row for each pair of steps and loops, over the problems of all runs; `decoding` gives the other settings.
 
+    `interval` is the 95% interval of the task's main metric, `intervals` has those of all.
     For text: `scorer` judges the samples, and `corpus` gives the held-out text for bits per character.
     """
     cells = [replace(decoding, steps=t, loops=l) for l in loops for t in steps]
@@ -97,7 +98,8 @@ def evaluate(
                 "runs": len(runs),
                 "seed": decoding.seed,
                 "metrics": means,
-                "interval": interval,
+                "interval": interval[main_metric(model.task.name)],
+                "intervals": interval,
                 "forward_passes": round(torch.cat(passes).mean().item(), 3),
                 "latency_ms": round(_latency(model, runs[0].tokens, cell), 3),
                 "problems_per_second": round(sum(map(len, runs)) / seconds, 3),
@@ -182,7 +184,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     cells = [["steps", "loops", *keys, "passes", "ms alone", "per s"]]
     for row in rows:
-        shown = [_figure(key, row["metrics"][key], row["interval"][key]) for key in keys]
+        shown = [_figure(key, row["metrics"][key], row["intervals"][key]) for key in keys]
         figures = [f"{row['forward_passes']:.1f}", f"{row['latency_ms']:.1f}", f"{row['problems_per_second']:.1f}"]
         cells.append([str(row["steps"]), str(row["loops"]), *shown, *figures])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -198,9 +200,13 @@ def _figure(key: str, value: float | None, interval: list[float] | None) -> str:
     return f"{scale * value:{form}}{'%' if key in RATES else ''}{spread}"
 
 
+def main_metric(task: str) -> str:
+    return HEADLINE[task.partition("-")[0]]
+
+
 def headline(rows: Sequence[dict[str, Any]]) -> tuple[str, list[int], list[Any], np.ndarray]:
     """The task's main metric over steps (across) and loops (down)."""
-    metric = HEADLINE[rows[0]["task"].partition("-")[0]]
+    metric = main_metric(rows[0]["task"])
     steps, loops = (list(dict.fromkeys(row[key] for row in rows)) for key in ("steps", "loops"))
     values = np.full((len(loops), len(steps)), np.nan)
     for row in rows:

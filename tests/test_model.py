@@ -1,0 +1,188 @@
+"""The model against a second formulation, written from the paper's equations with plain sums and loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rmdm.config import ModelConfig
+from rmdm.model import Denoiser
+from rmdm.positions import ROTARY_BASE
+from tests.conftest import tiny_config, tiny_model
+
+
+def norm(x: Tensor, gain: Tensor) -> Tensor:
+    return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + 1e-6) * gain
+
+
+def naive(model: Denoiser, tokens: list[int], loops: int) -> list[Tensor]:
+    """Equations (3)-(8) for one sequence, position by position and head by head."""
+    w, config = model.state_dict(), model.config
+    size = config.grid[0] * config.grid[1] if config.grid else 0
+    head = config.width // config.heads
+
+    def place(n: int) -> tuple[int, int, int]:
+        assert config.grid
+        r, c = divmod(n, size)
+        return r, c, r // config.grid[0] * (size // config.grid[1]) + c // config.grid[1]
+
+    def turn(x: Tensor, n: int) -> Tensor:
+        """Turns the pairs (p, p + half): by the position, or half of them by the row and half by the column."""
+        values, pairs = x.tolist(), head // 2
+        out = list(values)
+        for p in range(pairs):
+            count = pairs // 2 if config.grid else pairs
+            where = place(n)[p // count] if config.grid else n
+            a = where * ROTARY_BASE ** (-(p % count) / count)
+            out[p] = values[p] * math.cos(a) - values[p + pairs] * math.sin(a)
+            out[p + pairs] = values[p + pairs] * math.cos(a) + values[p] * math.sin(a)
+        return torch.tensor(out)
+
+    def visible(h: int, n: int, m: int) -> bool:
+        if config.attention == "full" or h // (config.heads // 4) == 3:
+            return True
+        unit = h // (config.heads // 4)
+        return place(n)[unit] == place(m)[unit]
+
+    def layer(k: int, hidden: list[Tensor]) -> list[Tensor]:
+        p = f"layers.{k}."
+        normed = [norm(h, w[p + "norm_attention.weight"]) for h in hidden]
+        qkv = [(w[p + "attention.qkv.weight"] @ x).view(3, config.heads, head) for x in normed]
+        keys_turned = [[turn(qkv[n][1, h], n) for h in range(config.heads)] for n in range(len(hidden))]
+        out = []
+        for n in range(len(hidden)):
+            parts = []
+            for h in range(config.heads):
+                q = turn(qkv[n][0, h], n)
+                keys = [m for m in range(len(hidden)) if visible(h, n, m)]
+                scores = torch.stack([q @ keys_turned[m][h] / math.sqrt(head) for m in keys])
+                share = torch.exp(scores - scores.max())
+                share = share / share.sum()
+                parts.append(sum(s * qkv[m][2, h] for s, m in zip(share, keys, strict=True)))
+            attended = hidden[n] + w[p + "attention.out.weight"] @ torch.cat(parts)  # type: ignore[arg-type]
+            inner = w[p + "up.weight"] @ norm(attended, w[p + "norm_mlp.weight"])
+            out.append(attended + w[p + "down.weight"] @ (inner.clamp(min=0) ** 2))
+        return out
+
+    hidden = []
+    for n, token in enumerate(tokens):
+        e = w["embed.weight"][token]
+        if config.grid:
+            e = e + w["block_embed.weight"][place(n)[2]]
+        hidden.append(norm(e, w["norm_in.weight"]))  # (3)
+    logits = []
+    for loop in range(1, loops + 1):
+        s = (loop - 1) / (loops - 1) if loops > 1 else 0.0
+        if config.step_embedding == "learned":  # (7)
+            inner = w["step_embed.first.weight"][:, 0] * s + w["step_embed.first.bias"]
+            v = w["step_embed.second.weight"] @ (inner * torch.sigmoid(inner))
+        elif config.step_embedding == "fixed":
+            half = config.width // 2
+            angles = [2 * math.pi * s * 2 ** (7 * i / (half - 1)) for i in range(half)]
+            v = torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles])
+        else:
+            v = torch.zeros(config.width)
+        hidden = [norm(h + v, w["norm_loop.weight"]) for h in hidden]  # (8)
+        for k in range(config.layers):
+            hidden = layer(k, hidden)
+        logits.append(torch.stack([w["head.weight"] @ norm(h, w["norm_out.weight"]) for h in hidden]))  # (5), (6)
+    return logits
+
+
+@pytest.mark.parametrize("step_embedding", ["learned", "fixed", "none"])
+@pytest.mark.parametrize("attention", ["full", "units"])
+def test_forward_on_a_grid_is_the_equations(attention: str, step_embedding: str) -> None:
+    model = tiny_model(attention=attention, step_embedding=step_embedding, layers=2)
+    tokens = torch.randint(5, (2, 16), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        got = list(model(tokens, 3))
+    assert len(got) == 3
+    for ours, theirs in zip(got, naive(model, tokens[1].tolist(), 3), strict=True):
+        assert torch.allclose(ours[1], theirs, atol=2e-4, rtol=1e-4)
+
+
+def test_forward_on_a_sequence_and_with_one_loop() -> None:
+    model = tiny_model("countdown-2")
+    tokens = torch.randint(18, (1, 32), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        (got,) = model(tokens, 1)
+    assert torch.allclose(got[0], naive(model, tokens[0].tolist(), 1)[0], atol=2e-4, rtol=1e-4)
+
+
+def paper(task: str, layers: int, step_embedding: str) -> int:
+    shapes: dict = {
+        "sudoku": {"vocab": 10, "length": 81, "heads": 6, "grid": (3, 3)},
+        "countdown": {"vocab": 18, "length": 64, "heads": 12},
+    }
+    config = ModelConfig(task=task, layers=layers, width=384, loops=5, step_embedding=step_embedding, **shapes[task])
+    with torch.device("meta"):
+        return Denoiser(config).parameter_count()
+
+
+@pytest.mark.parametrize(
+    ("task", "layers", "step_embedding", "millions"),
+    [("sudoku", k, "none", m) for k, m in ((6, 10.6), (8, 14.2), (12, 21.2), (18, 31.9), (24, 42.5), (30, 53.1))]
+    + [("sudoku", 6, "learned", 10.8)]
+    + [("countdown", k, "learned", m) for k, m in ((3, 5.5), (6, 10.8), (9, 16.1), (15, 26.7), (30, 53.3))],
+)
+def test_parameter_counts_are_the_papers(task: str, layers: int, step_embedding: str, millions: float) -> None:
+    assert paper(task, layers, step_embedding) == pytest.approx(millions * 1e6, rel=0.01)
+
+
+def test_parameters_do_not_depend_on_loops() -> None:
+    keys = [list(Denoiser(tiny_config(loops=loops)).state_dict()) for loops in (1, 16)]
+    assert keys[0] == keys[1]
+
+
+def test_the_iterator_is_lazy() -> None:
+    model, calls = tiny_model(), []
+    original = model.loop
+    model.loop = lambda *a: (calls.append(1), original(*a))[1]  # type: ignore[assignment, func-returns-value, method-assign]
+    iterator = model(torch.zeros(1, 16, dtype=torch.long), 8)
+    next(iterator)
+    assert len(calls) == 1
+
+
+def test_stopping_after_4_of_16_loops_is_not_4_loops() -> None:
+    model, tokens = tiny_model(), torch.zeros(1, 16, dtype=torch.long)
+    with torch.no_grad():
+        assert not torch.allclose(list(model(tokens, 16))[3], list(model(tokens, 4))[3])
+
+
+def test_a_fresh_model_starts_every_branch_at_zero() -> None:
+    model = Denoiser(tiny_config())
+    assert not model.layers[0].down.weight.any()  # type: ignore[union-attr]
+    assert not model.layers[0].attention.out.weight.any()  # type: ignore[union-attr]
+
+
+def gradients(model: Denoiser, loops: int, **options: object) -> dict[str, Tensor]:
+    model.zero_grad()
+    tokens = torch.arange(16)[None] % 5
+    sum(logits.square().mean() for logits in model(tokens, loops, **options) if logits.requires_grad).backward()  # type: ignore[union-attr, arg-type]
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_saving_memory_changes_no_gradient() -> None:
+    model = tiny_model()
+    plain, saved = gradients(model, 4), gradients(model, 4, save_memory=True)
+    assert plain.keys() == saved.keys()
+    assert all(torch.allclose(plain[key], saved[key], atol=1e-5) for key in plain)
+
+
+def test_gradient_through_the_last_loops_only() -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        wanted = list(model(torch.arange(16)[None] % 5, 4))
+    got = list(model(torch.arange(16)[None] % 5, 4, gradient_loops=2))
+    assert [logits.requires_grad for logits in got] == [False, False, True, True]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(wanted, got, strict=True))
+    assert "embed.weight" not in gradients(model, 4, gradient_loops=2)  # the beginning is out of reach
+    full, all_four = gradients(model, 4), gradients(model, 4, gradient_loops=9)
+    assert all(torch.equal(full[key], all_four[key]) for key in full)
+
+
+@pytest.mark.parametrize("loops", [0, -1])
+def test_no_loops_is_an_error(loops: int) -> None:
+    with pytest.raises(ValueError, match="not a positive number"):
+        next(tiny_model()(torch.zeros(1, 16, dtype=torch.long), loops))
