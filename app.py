@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read while gradio 
 import gradio as gr
 
 from rmdm import gif, trajectory
-from rmdm.gallery import examples, first_problem, new_problem, tables
+from rmdm.gallery import STEPS, examples, first_problem, new_problem, presets, tables
 from rmdm.sampler import ORDERS, SCHEDULES
 from rmdm.serving import Shelf, countdown_line, endpoints, finished, solve
 
@@ -32,7 +33,6 @@ except ImportError:
 ASSETS = Path(__file__).resolve().parent / "assets"
 QUEUE = 64  # visitors that may wait
 FAMILIES = {"sudoku": "Sudoku", "countdown": "Countdown", "text8": "Text8"}
-STEPS = {"sudoku": 10, "countdown": 20, "text8": 32}
 LOOPS = ["auto", "1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64"]
 KEYS = ("checkpoint", "steps", "loops", "schedule", "order", "threshold", "temperature", "seed", "backend")
 QUIET: Any = {"api_visibility": "private", "show_progress": "hidden"}  # events of the page, not for programs
@@ -222,18 +222,6 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
     return fields
 
 
-def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
-    """What is worth comparing with a model: its settings on the left, and on the right."""
-    loops, steps = max(2, shelf.loops(base)), STEPS[next(family for family in FAMILIES if base.startswith(family))]
-    many = [base, steps, str(loops)]
-    table = {f"One loop against {loops}": [base, steps, "1", *many]}
-    for kind, words in (("shallow", "the block once"), ("deep", f"about {loops} times the parameters")):
-        if f"{base}-{kind}" in shelf.configs:
-            table[f"Recursive against {kind} ({words})"] = [*many, f"{base}-{kind}", steps, "1"]
-    table["Few steps, many loops against many steps, one loop"] = [base, 5, str(loops), base, min(64, 5 * loops), "1"]
-    return table
-
-
 def compare_tab(shelf: Shelf) -> None:
     bases = [name for name in shelf.names() if not name.endswith(("-shallow", "-deep"))]
     if not bases:
@@ -351,8 +339,7 @@ def add_links(page: gr.Blocks, bar: gr.Tabs, shelf: Shelf, tabs: dict[str, Field
     page.load(restore, None, outputs, **QUIET).then(None, None, None, js=press, api_visibility="private")
 
 
-def build(folder: Path) -> gr.Blocks:
-    shelf = Shelf(folder)
+def build(shelf: Shelf) -> gr.Blocks:
     options: Any = {"analytics_enabled": False, "delete_cache": (3600, 3600), "fill_width": True}
     with gr.Blocks(title="R-MDM: watch it think", **options) as page:
         gr.HTML((ASSETS / "player" / "intro.html").read_text("utf-8"), apply_default_css=False)
@@ -395,7 +382,9 @@ def main() -> None:
     parser.add_argument("--share", action="store_true", help="a public link through Gradio's tunnel")
     options = parser.parse_args()
     where = {"server_name": options.host, "server_port": options.port, "share": options.share}
-    build(options.checkpoints).launch(mcp_server=options.mcp, **where, **look())
+    shelf = Shelf(options.checkpoints)
+    threading.Timer(2, shelf.warm).start()  # not before the page is up
+    build(shelf).launch(mcp_server=options.mcp, **where, **look())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the app has on show beside the models: examples, new problems, and tables of results."""
+"""What the app has on show beside the models: examples, new problems, comparisons, and tables of results."""
 
 import functools
 import json
@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rmdm.serving import Shelf
+
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
+STEPS = {"sudoku": 10, "countdown": 20, "text8": 32}  # a good start for each family
 METRICS = {"vpr": "Solved boards", "rtr": "Targets reached", "bits_per_char": "Bits a character"}
 KEYS = {"checkpoint", "steps", "loops", "metrics"}  # of a row that `python -m rmdm evaluate --json` writes
 MADE_WITH = ("task", "backend", "problems", "n", "order", "runs", "seed")
@@ -36,6 +39,18 @@ def new_problem(task: Any) -> str:
         return str(task.random_problem(rng, rate=float(rng.uniform(0.5, 0.8))))
     board = task.solutions([task.mask] * task.length, 1, rng)[0]  # at once; a bank of grids would be made first
     return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))
+
+
+def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
+    """What is worth comparing with a model: its settings on the left, and on the right."""
+    loops, steps = max(2, shelf.loops(base)), STEPS[next(family for family in STEPS if base.startswith(family))]
+    many = [base, steps, str(loops)]
+    table = {f"One loop against {loops}": [base, steps, "1", *many]}
+    for kind, words in (("shallow", "the block once"), ("deep", f"about {loops} times the parameters")):
+        if f"{base}-{kind}" in shelf.configs:
+            table[f"Recursive against {kind} ({words})"] = [*many, f"{base}-{kind}", steps, "1"]
+    table["Few steps, many loops against many steps, one loop"] = [base, 5, str(loops), base, min(64, 5 * loops), "1"]
+    return table
 
 
 def tables(folder: Path) -> dict[str, dict[str, Any]]:

@@ -33,6 +33,11 @@ class Shelf:
                 print(f"checkpoint {name} is not offered: {error}")
         self._load = functools.cache(load)
 
+    def warm(self) -> None:
+        """Loads the first model ahead of the first visitor, whose click would else wait for torch's imports too."""
+        for name in self.names()[:1]:
+            self.get(name, "PyTorch")
+
     def names(self, family: str = "") -> list[str]:
         """The plain 9x9 model first, then by size; variants after the model that they stand beside."""
         found = [name for name, config in self.configs.items() if config["task"].startswith(family)]
