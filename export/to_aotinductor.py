@@ -6,6 +6,7 @@ stops early saves the loops that it does not ask for; unrolled, 16 loops would c
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,6 @@ from torch._inductor.package import package_aoti
 
 from export.unrolled import Begin, Loop, describe, example, prepare
 from rmdm.model import Denoiser
-
-PARTS = ("begin", "loop")
 
 
 def export(model: Denoiser, path: Path, precision: str = "fp32", device: str = "cpu") -> None:
@@ -30,7 +29,7 @@ def export(model: Denoiser, path: Path, precision: str = "fp32", device: str = "
     package_aoti(str(path), files)
 
 
-def _compile(part: nn.Module, inputs: tuple[Tensor, ...], shapes: dict, about: dict[str, str]) -> list[str]:
+def _compile(part: nn.Module, inputs: tuple[Tensor, ...], shapes: dict, about: dict[str, str]) -> Any:
     options = {"aot_inductor.package": True, "aot_inductor.metadata": about}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # inductor's own

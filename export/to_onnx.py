@@ -6,6 +6,7 @@ newer ones are no faster (RMS norms are written so that the runtime fuses them) 
 
 import logging
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ class Parts:
     precision: str
     begin: onnx.GraphProto
     loop: onnx.GraphProto
+    seconds: float  # that tracing took
 
     @property
     def weights(self) -> list[TensorProto]:
@@ -40,17 +42,21 @@ class Parts:
 
 
 def trace(model: Denoiser, precision: str = "fp32") -> Parts:
+    start = time.perf_counter()
     ready = prepare(model, precision)
     tokens, h, progress = example(ready)
     begin = _trace(Begin(ready), (tokens,), {"tokens": {0: BATCH}}, ["h"])
     loop = _trace(Loop(ready), (h, progress), {"h": {0: BATCH}, "progress": None}, ["next", "logits"])
-    return Parts(model, precision, _tidy(begin, "b", "begin."), _tidy(loop, "l", "loop."))
+    begin, loop = _tidy(begin, "b", "begin."), _tidy(loop, "l", "loop.")
+    return Parts(model, precision, begin, loop, time.perf_counter() - start)
 
 
 def int8(parts: Parts) -> Parts:
     """Weights of matrix products as 8-bit numbers, their inputs quantized at run time. For ONNX Runtime."""
     assert parts.precision == "fp32"
-    return Parts(parts.model, "int8", _tidy(_quantize(parts.begin), "b"), _tidy(_quantize(parts.loop), "l"))
+    start = time.perf_counter()
+    begin, loop = _tidy(_quantize(parts.begin), "b"), _tidy(_quantize(parts.loop), "l")
+    return Parts(parts.model, "int8", begin, loop, parts.seconds + time.perf_counter() - start)
 
 
 def unrolled(parts: Parts, loops: int, every: bool = False) -> onnx.ModelProto:

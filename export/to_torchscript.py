@@ -18,6 +18,7 @@ def export(model: Denoiser, path: Path, precision: str = "fp32", device: str = "
     tokens, h, progress = example(ready)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # only the batch varies, and it is traced
         with torch.no_grad():
             begin = torch.jit.trace(Begin(ready), (tokens,))
             loop = torch.jit.trace(Loop(ready), (h, progress))

@@ -68,7 +68,7 @@ class Loop(nn.Module):
 
 
 class Unrolled(nn.Module):
-    """Both parts together: tokens (B, N) and loops -> the logits (L, B, N, V) of every loop. TorchScript can read it."""
+    """Both parts together: tokens (B, N) and loops -> the logits (L, B, N, V) of each. TorchScript can read it."""
 
     def __init__(self, begin: nn.Module, loop: nn.Module) -> None:
         super().__init__()
