@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name} {bad[0]} is not within 1 to 1024")
     if args.device == "cuda" and not torch.cuda.is_available():
         print(
-            f"there is no CUDA device here (torch {torch.__version__}), so nothing is exported. Use --device cpu, or run"
+            f"there is no CUDA device here (torch {torch.__version__}): nothing is exported. Use --device cpu, or run"
             " this on a machine with a GPU, where `pytest -m cuda` checks this path too",
             file=sys.stderr,
         )

@@ -12,7 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ MANIFEST = "manifest.json"
 SHIPPED_GRAPH = "model.loop.onnx"
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 FORMATS = {".onnx": "onnx", ".pt2": "aoti", ".ts": "torchscript", ".pt": "torchscript"}
+Model = TypeVar("Model", bound=Denoiser)
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -229,7 +230,7 @@ def open_file(path: Path, device: str | None = None, threads: int | None = None)
     return READERS[FORMATS[path.suffix]](path, device, threads)
 
 
-def compiled(model: Denoiser) -> Denoiser:
+def compiled(model: Model) -> Model:
     """The model with its loop compiled: one graph for every number of loops and, after the second, every batch size.
 
     Where nothing can be compiled (no C++ compiler), it says so once and stays as it is.

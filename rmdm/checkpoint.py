@@ -33,6 +33,7 @@ from rmdm.tasks import Task, get_task
 
 SHIPPED = Path(__file__).resolve().parent.parent / "assets" / "checkpoints"
 WEIGHTS, CONFIG, CARD, MANIFEST = "model.safetensors", "config.json", "README.md", "manifest.json"
+BACKENDS = ("eager", "compiled", "onnx")
 EXPORTS = (".onnx", ".pt2", ".ts", ".pt")
 LARGEST_FILE = 4 * 2**30
 LARGEST_HEADER = 2**20  # names, shapes and config of 128 layers take a tenth of it
@@ -57,6 +58,7 @@ class PretrainedDenoiser(Denoiser, ModelHubMixin, library_name="rmdm", license="
     """A denoiser with a name, and with the hub's from_pretrained, save_pretrained and push_to_hub."""
 
     name = "unnamed"
+    path: Path | None = None  # of its weights
     backend = "PyTorch"
     metadata: Mapping[str, str] = {}  # what the trainer wrote beside the config
 
@@ -79,11 +81,28 @@ class PretrainedDenoiser(Denoiser, ModelHubMixin, library_name="rmdm", license="
         return read(_download(model_id, **options), model_id)
 
 
-def load(source: str | Path, checkpoints: str | Path | None = None) -> Loaded:
+def load(source: str | Path, checkpoints: str | Path | None = None, backend: str = "eager") -> Loaded:
     """A denoiser for a shipped name, a checkpoint's folder or file, an exported file, or a hub id (owner/name).
 
-    `checkpoints`: where shipped names are looked up, instead of assets/checkpoints.
+    `checkpoints`: where shipped names are looked up, instead of assets/checkpoints. `backend` for checkpoints:
+    "eager"; "compiled" by torch.compile; "onnx" by ONNX Runtime, whose graph is built on first use if none is shipped.
     """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
+    found = _find(source, checkpoints)
+    if backend == "eager":
+        return found
+    if not isinstance(found, PretrainedDenoiser):
+        raise ValueError(f"{source} is an export already, which runs on {found.backend}; leave backend out")
+    from rmdm import backends  # only who asks for one needs its runtime
+
+    if backend == "compiled":
+        return backends.compiled(found)
+    assert found.path is not None
+    return backends.open_file(backends.shipped_graph(found.path, found.name))
+
+
+def _find(source: str | Path, checkpoints: str | Path | None) -> Loaded:
     text, path = str(source), Path(source)
     if text in shipped(checkpoints):
         return read(Path(checkpoints or SHIPPED) / text / WEIGHTS, text)
@@ -166,7 +185,7 @@ def read(path: Path, name: str) -> PretrainedDenoiser:
     with torch.random.fork_rng(devices=[]):  # the weights that are drawn here are overwritten at once
         model = PretrainedDenoiser(config)
     model.load_state_dict(state)
-    model.name, model.metadata = name, metadata
+    model.name, model.metadata, model.path = name, metadata, path
     return model.eval().requires_grad_(False)
 
 
