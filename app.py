@@ -77,6 +77,7 @@ def widget(kind: str, **options: Any) -> gr.HTML:
     """A component of assets/player/app.js. No data goes into its template, since Gradio runs templates as code."""
     mount = f"rmdmMount('{kind}', element, props, trigger, watch)"
     start = f"window.rmdmMount ? {mount} : window.addEventListener('rmdm-ready', () => {mount}, {{once: true}});"
+    start += " // sends 'input', 'submit' and 'edit'"  # Gradio wants custom events named here
     return gr.HTML(
         html_template="<div></div>",
         apply_default_css=False,
@@ -164,7 +165,8 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
                 "text8": "Press Write: every · is a character that the model fills in.",
             }[family]
             start = pack(trajectory.problem(task, task.encode(first)))
-            player = widget("player", value=start, hint=hint, elem_id=f"{family}-player")
+            own = {"hint": hint, "fields": f"#{family}-problem, #{family}-target", "elem_id": f"{family}-player"}
+            player = widget("player", value=start, **own)
     last, count = gr.State(None), len(parts)
     inputs, shown = [*parts, *fields.settings], [*parts, player, message]
 
@@ -213,8 +215,7 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
     pick = lambda name, chosen: put(name, examples(shelf.task(name).name).get(chosen, ""))  # noqa: E731
     example.input(pick, [checkpoint, example], shown, **QUIET)
     checkpoint.input(choose, checkpoint, [example, fields.settings[2], fields.settings[-1], *shown], **QUIET)
-    for part in parts:
-        part.input(preview, [checkpoint, *parts], [player, message], trigger_mode="always_last", **QUIET)
+    player.edit(preview, [checkpoint, *parts], [player, message], trigger_mode="always_last", **QUIET)
     if family == "sudoku":  # the grid is typed into, or a whole puzzle is pasted into it
         player.input(None, player, parts, js="(value) => JSON.parse(value).line", api_visibility="private")
         player.submit(lambda name, value: put(name, json.loads(value)["line"]), [checkpoint, player], shown, **QUIET)

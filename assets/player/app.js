@@ -11,6 +11,13 @@ const rmdmMounts = {
         trigger(whole ? "submit" : "input");
       },
     });
+    // Gradio's textboxes tell of key presses only: a paste or a Backspace must be seen too.
+    let timer = null;
+    document.addEventListener("input", (event) => {
+      if (!event.target.closest(props.fields)) return;
+      clearTimeout(timer);
+      timer = setTimeout(() => trigger("edit"), 300);
+    });
     return (value) => player.show(value);
   },
   compare(root) {
