@@ -20,7 +20,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("recipe", nargs="?", help="a name that --list shows")
     parser.add_argument("--list", action="store_true", help="show the recipes with size, cost and purpose")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, help="train about so long: the speed is measured once, then steps count")
+    length.add_argument(
+        "--minutes", type=float, help="train about so long: the speed is measured once, then steps count"
+    )
     length.add_argument("--steps", type=int, help="train so many updates (default: the recipe's)")
     parser.add_argument("--out", type=Path, help="where the run lives (default: runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, exactly where it was")
@@ -68,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
             if progress["step"] < progress["total"]:
                 print(f"stopped at step {progress['step']} of {progress['total']}; go on with --resume --out {run.out}")
             else:
-                print(write_report(run.out, recipe, progress, sys.argv))
+                print(write_report(run.out, recipe, progress, arguments if arguments is not None else sys.argv[1:]))
     except (ValueError, OSError) as error:
         print(f"train: {error}", file=sys.stderr)
         return 1

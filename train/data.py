@@ -1,7 +1,7 @@
-"""A task as endless batches. Batch number s is a pure function of (seed, s): a resumed run needs no place in the data."""
+"""A task as endless batches. Batch number s is a pure function of (seed, s), so a resume needs no place in the data."""
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +38,11 @@ class Data:
             if task.symbols != self.tasks[0].symbols or task.length > self.tasks[0].length:
                 raise ValueError(f"others: {task.name} does not fit into a model for {recipe.task}")
         self.maker = ThreadPoolExecutor(1)
-        self.ahead = (-1, self.maker.submit(lambda: None))
+        self.ahead: tuple[int, Future[list[Batch]]] | None = None  # step and batches in the making
 
     def __call__(self, step: int) -> list[Batch]:
         """The micro-batches of one update."""
-        number, future = self.ahead
-        batches = future.result() if number == step else self.make(step)
+        batches = self.ahead[1].result() if self.ahead and self.ahead[0] == step else self.make(step)
         self.ahead = (step + 1, self.maker.submit(self.make, step + 1))
         return batches
 
@@ -61,8 +60,8 @@ class Data:
         count = recipe.batch // recipe.accumulate
         task = self.tasks[rng.integers(len(self.tasks))]
         loops = recipe.loops(step, self.total, rng)
-        equations = isinstance(task, Countdown) and rng.random() > step / max(recipe.equations * self.total, 1e-9)
-        if equations:
+        equations = rng.random() * recipe.equations * self.total > step  # ever fewer, then none
+        if equations and isinstance(task, Countdown):
             tokens, region, forced = _equations(task, count, rng)
         else:
             tokens, region = _training_rows(task, count, rng)
@@ -70,7 +69,7 @@ class Data:
         shares = np.array([share for share, _, _ in recipe.mask_rates])
         row = rng.choice(len(shares), size=count, p=shares / shares.sum())
         low, high = np.array([rates[1:] for rates in recipe.mask_rates])[row].T
-        if equations:
+        if forced.any():
             low, high = 0 * low, 0 * high + EQUATION_RATE
         rate = torch.from_numpy(rng.uniform(low, high)).float()
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -90,6 +89,8 @@ class Data:
         The bank grows by two puzzles a step, so that no run waits for it.
         """
         count = round(self.recipe.puzzles * len(targets))
+        if not count:
+            return targets, noisy
         numbers = rng.integers(min(64 + 2 * step, PUZZLE_BANK), size=count)
         puzzles, boards = np.stack([minimal_puzzle(task.name, int(number)) for number in numbers], axis=1)  # (P, N)
         seed = rng.integers(2**62)  # twice the same stream: one symmetry for the boards and their blanks

@@ -1,5 +1,6 @@
 """The training loop, top to bottom."""
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -8,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from rmdm import checkpoint
 from rmdm.cost import peak_gflops, training_flops
-from rmdm.diffusion import loop_weights, masked_cross_entropy
 from rmdm.model import Denoiser
-from train.data import Batch, Data
+from train.data import Data
 from train.devices import Place, enter, leave
 from train.optim import lr_factor, make_optimizers
 from train.recipes import Recipe
 from train.state import STATE, Log, load_state, save_state
+from train.trainee import Average, Trainee, own_rows, warm_start
 
-SAVE_SECONDS = 60.0
+SAVE_SECONDS = float(os.environ.get("RMDM_SAVE_SECONDS", "60"))
 LOG_EVERY = 10
 
 
@@ -37,43 +38,6 @@ class Run:
     init: str | None = None
     data: str | None = None
     seed: int = 0
-
-
-class Trainee(nn.Module):
-    """The model with its loss, as one call: what DistributedDataParallel wraps."""
-
-    def __init__(self, model: Denoiser, recipe: Recipe) -> None:
-        super().__init__()
-        self.model, self.recipe = model, recipe
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss, and the cross entropy after each loop (L,)."""
-        recipe = self.recipe
-        predictions = self.model(
-            batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
-        )
-        losses = torch.stack([masked_cross_entropy(logits, batch.targets, batch.masked) for logits in predictions])
-        weights = loop_weights(recipe.loss, batch.loops, recipe.alpha, recipe.last).to(losses.device)
-        return (weights * losses).sum(), losses.detach()
-
-
-class Average:
-    """The moving average of the weights that is judged and kept; with decay 0, the weights themselves."""
-
-    def __init__(self, model: Denoiser, decay: float) -> None:
-        self.model, self.decay = model, decay
-        self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()} if decay else {}
-
-    def update(self, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))  # short at first, so that the random start is forgotten
-        for name, tensor in self.model.state_dict().items() if self.decay else ():
-            self.tensors[name].lerp_(tensor, 1 - decay)
-
-    def denoiser(self) -> Denoiser:
-        with torch.random.fork_rng(devices=[]):
-            kept = Denoiser(self.model.config).to(next(self.model.parameters()).device)
-        kept.load_state_dict(self.tensors or self.model.state_dict())
-        return kept.eval().requires_grad_(False)
 
 
 def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, float]]) -> dict[str, Any]:
@@ -142,8 +106,10 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
         quality = evaluate(average.denoiser()) if due and place.writes else {}
         if step % LOG_EVERY == 0 or due:
             gflops = recipe.batch * training_flops(model.config, batch.loops, recipe.gradient_loops) / seconds / 1e9
-            row = {"step": step, "loss": place.mean(loss).item(), "first": losses[0].item(), "last": losses[-1].item(),
-                   "L": batch.loops, "per_s": recipe.batch / seconds, "share": gflops / peak / place.world, "lr": factor}  # fmt: skip
+            row = {
+                "step": step, "loss": place.mean(loss).item(), "first": losses[0].item(), "last": losses[-1].item(),
+                "L": batch.loops, "per_s": recipe.batch / seconds, "share": gflops / peak / place.world, "lr": factor,
+            }  # fmt: skip
             bar.set_postfix({key: f"{row[key]:.3g}" for key in row if key not in ("step", "lr")} | quality)
             if log:
                 log.write(row | quality)
@@ -158,14 +124,6 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
     return progress
 
 
-def own_rows(batch: Batch, place: Place) -> Batch:
-    """This process's rows of a global batch."""
-    noisy, targets, masked = (
-        rows[place.rank :: place.world].to(place.device) for rows in (batch.noisy, batch.targets, batch.masked)
-    )
-    return Batch(noisy, targets, masked, batch.loops)
-
-
 def steps_within(minutes: float, trainee: nn.Module, data: Data, place: Place) -> float:
     """How many steps fit, by the time of a few of them; fixed once, so that schedules never depend on the clock."""
     timed, loops = [], 1
@@ -178,15 +136,3 @@ def steps_within(minutes: float, trainee: nn.Module, data: Data, place: Place) -
     for parameter in trainee.parameters():
         parameter.grad = None
     return max(1, minutes * 60 * 0.95 / (min(timed[1:]) * data.mean_loops()))  # the rest: evaluations and saves
-
-
-def warm_start(model: Denoiser, source: str) -> None:
-    """Takes over every tensor of the same name and shape; what another task shapes differently starts anew."""
-    start = checkpoint.load(source)
-    if not isinstance(start, Denoiser):
-        raise ValueError(f"--init {source}: {start.backend} has no weights to go on from; give a checkpoint")
-    own, given = model.state_dict(), start.state_dict()
-    fitting = {name: given[name] for name in own if name in given and given[name].shape == own[name].shape}
-    if not any(name.startswith("layers.") for name in fitting):
-        raise ValueError(f"--init {source}: no layer fits width {model.config.width} and layers {model.config.layers}")
-    model.load_state_dict(own | fitting)

@@ -215,7 +215,8 @@ SUDOKU_25 = replace(
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
     loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0, average=0.999, batch=32,
-    mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), equations=0.4, others=("countdown-3", "countdown-5"), steps=20_000, eval_every=500, eval_steps=20,
+    mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), equations=0.4,
+    others=("countdown-3", "countdown-5"), steps=20_000, eval_every=500, eval_steps=20,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English", task="text8", layers=3, heads=6, width=192, loops=fixed(2),
@@ -241,8 +242,7 @@ def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
 
 
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in [*CPU, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
+    recipe.name: recipe for recipe in [*CPU, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
 }
 
 

@@ -16,7 +16,9 @@ from train.state import read_log
 def write_report(folder: Path, recipe: Recipe, progress: dict[str, Any], command: list[str]) -> str:
     """Writes both, and returns the last held-out result for the terminal."""
     rows = read_log(folder)
-    results = [{key: row[key] for key in row if key.startswith(("solved", "bits"))} | {"step": row["step"]} for row in rows]
+    results = [
+        {key: row[key] for key in row if key.startswith(("solved", "bits"))} | {"step": row["step"]} for row in rows
+    ]
     results = [row for row in results if len(row) > 1]
     draw_curves(folder / "curves.png", recipe, rows, results)
     card = model_card(recipe, progress, results, command)
@@ -52,7 +54,7 @@ def model_card(recipe: Recipe, progress: dict[str, Any], results: list[dict[str,
     config = recipe.config()
     with torch.device("meta"):
         size = Denoiser(config).parameter_count()
-    shown = " ".join(["python -m train", *command[1:]])
+    shown = " ".join(["python -m train", *command])
     settings = {key: value for key, value in recipe.to_dict().items() if key not in ("name", "about", "assumptions")}
     lines = [
         "---", "library_name: rmdm", "license: apache-2.0", "tags: [masked-diffusion, recursive]", "---",
@@ -72,5 +74,10 @@ def model_card(recipe: Recipe, progress: dict[str, Any], results: list[dict[str,
         lines.append(f"- step {row['step'] + 1:,}: {found}")
     lines += ["", "## Recipe", "", "```json", json.dumps(settings, indent=1, default=str), "```"]
     if recipe.assumptions:
-        lines += ["", "What the paper does not give, and what we took:", "", *(f"- {text}" for text in recipe.assumptions)]
+        lines += [
+            "",
+            "What the paper does not give, and what we took:",
+            "",
+            *(f"- {text}" for text in recipe.assumptions),
+        ]
     return "\n".join(lines) + "\n"

@@ -35,7 +35,9 @@ def save_state(
         write_atomically(folder / STATE, lambda path: save_file(tensors, path, metadata))
     except (OSError, SafetensorError) as error:
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) / 1e6
-        raise ValueError(f"the state ({size:.0f} MB) cannot be written to {folder}: {error}; the last one is kept") from None
+        raise ValueError(
+            f"the state ({size:.0f} MB) cannot be written to {folder}: {error}; the last one is kept"
+        ) from None
 
 
 def load_state(
@@ -85,7 +87,9 @@ class Log:
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
 
     def write(self, row: dict[str, Any]) -> None:
-        clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        clean = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
+        }
         self.file.write(json.dumps(clean) + "\n")
         self.file.flush()
         for key, value in row.items():

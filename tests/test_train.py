@@ -1,0 +1,266 @@
+"""The trainer: exact resume through kills, many processes against one, every recipe, and clear errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import rmdm
+import train.loop
+import train.state
+from rmdm.tasks import get_task
+from train.__main__ import main
+from train.data import Data, minimal_puzzle
+from train.optim import Muon, lr_factor, orthogonalise
+from train.recipes import RECIPES, get_recipe
+from train.state import read_log
+
+SMALL = ["compile=false", "width=16", "eval_every=1000", "eval_problems=4"]
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "train", *map(str, words), "--threads", "1"]
+
+
+def losses(folder: Path) -> list[tuple[int, float, float]]:
+    return [(row["step"], row["loss"], row["last"]) for row in read_log(folder)]
+
+
+def run(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command(*words), capture_output=True, text=True, env=environment, timeout=300, **options)
+
+
+def test_a_run_killed_three_times_gives_the_same_losses_to_the_last_bit(tmp_path, monkeypatch):
+    settings = ["--steps", 120, "--set", *SMALL]
+    whole = run("sudoku-4x4", "--out", tmp_path / "whole", *settings)
+    assert whole.returncode == 0, whole.stderr
+    # The killed run saves its state after every step; the kills come at moments that nobody chose.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RMDM_SAVE_SECONDS": "0"}
+    killed, kills = tmp_path / "killed", 0
+    while kills < 3:
+        resume = ["--resume"] if (killed / "state.safetensors").exists() else []
+        process = subprocess.Popen(command("sudoku-4x4", "--out", killed, *settings, *resume), env=environment)
+        reached = len(read_log(killed))
+        while process.poll() is None and len(read_log(killed)) < reached + 2:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert losses(killed)[-1][0] < 110, "the kills came too late to show anything"
+    assert run("sudoku-4x4", "--out", killed, *settings, "--resume").returncode == 0
+    assert losses(killed) == losses(tmp_path / "whole")
+    kept, wanted = (load_file(folder / "model.safetensors") for folder in (killed, tmp_path / "whole"))
+    assert all(torch.equal(kept[name], wanted[name]) for name in wanted)
+
+
+def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
+    process = subprocess.Popen(
+        command("sudoku-4x4", "--steps", 100000, "--out", tmp_path / "run", "--set", *SMALL),
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not read_log(tmp_path / "run"):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "--resume" in output
+    assert (tmp_path / "run" / "state.safetensors").exists()
+
+
+def test_two_processes_equal_one(tmp_path):
+    settings = ["--steps", "6", "--set", *SMALL, "batch=8", "clip=1000"]
+    assert run("sudoku-4x4", "--out", tmp_path / "one", *settings).returncode == 0
+    words = [
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "29871",
+        "-m",
+        "train",
+        "sudoku-4x4",
+        "--out",
+        str(tmp_path / "two"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words, *settings, "--threads", "1"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, atol=2e-5, rtol=2e-4)
+    # The checkpoint of two processes goes on in one.
+    more = run("sudoku-4x4", "--out", tmp_path / "more", "--init", tmp_path / "two", *settings)
+    assert more.returncode == 0, more.stderr
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.loop, "peak_gflops", lambda device: 100.0)  # half a second each, and not the point here
+    recipe = get_recipe(name)
+    width = recipe.heads * (8 if recipe.config().grid else 4)
+    small = recipe.with_settings(
+        [f"width={width}", f"layers={min(recipe.layers, 2)}", "batch=2", "accumulate=2", "compile=false"]
+    )
+    run = train.loop.Run(out=tmp_path / "run", steps=2, data=corpus(tmp_path) if recipe.task == "text8" else None)
+    progress = train.loop.train(small, run, lambda model: {"judged": float(model.parameter_count())})
+    assert progress["step"] == 2
+    rows = read_log(tmp_path / "run")
+    assert all(np.isfinite(row["loss"]) for row in rows)
+    assert rows[-1]["judged"] > 0
+
+
+def corpus(folder: Path) -> str:
+    text = "".join(np.random.default_rng(0).choice(list("abc de "), size=20_000))
+    (folder / "corpus").write_text(text)
+    return str(folder / "corpus")
+
+
+@pytest.mark.parametrize("name", ["sudoku-4x4", "countdown-3", "text8"])
+def test_a_whole_run_leaves_a_checkpoint_curves_and_a_card(name, tmp_path, capsys):
+    data = ["--data", corpus(tmp_path)] if name == "text8" else []
+    settings = ["compile=false", "width=48", "batch=2", "eval_problems=2", "eval_steps=2", "eval_every=1"]
+    assert main([name, "--steps", "2", "--out", str(tmp_path / "run"), *data, "--set", *settings]) == 0
+    measure = "bits_per_char" if name == "text8" else "solved_T1"
+    assert measure in capsys.readouterr().out
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert measure in card
+    assert f"python -m train {name} --steps 2" in card
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
+    assert rmdm.load(tmp_path / "run").config.task == name
+
+
+def test_data_keeps_clues_hides_something_and_leaves_held_out_examples_alone():
+    for name in ("sudoku-4x4", "sudoku-9x9", "countdown-4"):
+        recipe = get_recipe(name)
+        task = get_task(recipe.task)
+        data = Data(recipe, 100, 0)
+        for step in (0, 50, 99):
+            [batch] = data.make(step)
+            assert torch.equal(torch.where(batch.masked, batch.targets, batch.noisy), batch.targets)
+            assert batch.masked.any(dim=1).all()
+            if batch.targets.shape[1] == task.length and not (name == "countdown-4" and step == 0):
+                assert not task.held_out(batch.targets.numpy()).any()
+            again = data.make(step)[0]
+            assert torch.equal(again.noisy, batch.noisy)
+
+
+def test_minimal_puzzles_have_one_solution_and_no_clue_to_spare():
+    task = get_task("sudoku-9x9")
+    puzzle, solution = minimal_puzzle("sudoku-9x9", 3).tolist()
+    assert task.solutions(puzzle, 2) == [solution]
+    for cell in [cell for cell in range(81) if puzzle[cell]]:
+        assert task.count_solutions([0 if c == cell else digit for c, digit in enumerate(puzzle)]) > 1
+
+
+def test_muon_makes_orthogonal_updates():
+    torch.manual_seed(0)
+    for shape in ((8, 8), (4, 16), (16, 4)):
+        singular = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+        assert singular.min() > 0.5
+        assert singular.max() < 1.4
+    weight = torch.nn.Parameter(torch.randn(8, 8))
+    target = torch.randn(8, 8)
+    optimizer = Muon([weight], lr=0.05)
+    first = None
+    for _ in range(200):
+        loss = (weight - target).square().mean()
+        first = first or loss.item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05 * first
+
+
+def test_learning_rate_warms_up_and_falls_along_a_cosine():
+    factors = [lr_factor(step, 1000, 100, 0.1) for step in range(1000)]
+    assert factors[0] == pytest.approx(0.01)
+    assert max(factors) == pytest.approx(1.0)
+    assert factors[550] == pytest.approx(0.55, abs=1e-3)
+    assert factors[-1] == pytest.approx(0.1, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nonsense"], "sudoku-9x9"),
+        (["sudoku-4x4", "--set", "wdith=3"], "width"),
+        (["sudoku-4x4", "--set", "width=abc"], "width=abc"),
+        (["sudoku-4x4", "--set", "width=30"], "not a multiple"),
+        (["sudoku-4x4", "--set", "loops=sometimes:3"], "fixed"),
+        (["sudoku-4x4", "--steps", "-3"], "not positive"),
+        (["sudoku-4x4", "--resume"], "nothing to resume"),
+        (["sudoku-4x4", "--init", "no/such"], "no/such"),
+        (["sudoku-4x4", "--data", "x.txt"], "text8"),
+        (["text8", "--data", "no-such-file.txt"], "no-such-file.txt"),
+        ([], "--list"),
+    ],
+)
+def test_bad_commands_get_one_clear_line(words, said, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*words, "--out", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not out.exists(), "nothing half-written"
+
+
+def test_an_empty_corpus_is_named(tmp_path, capsys):
+    (tmp_path / "empty.txt").write_text("")
+    assert main(["text8", "--data", str(tmp_path / "empty.txt"), "--out", str(tmp_path / "run")]) == 1
+    assert "empty.txt" in capsys.readouterr().err
+
+
+def test_states_that_do_not_fit_are_refused_and_kept(tmp_path, capsys):
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["sudoku-4x4", "--steps", "2", *out, "--set", *SMALL]) == 0
+    state = tmp_path / "run" / "state.safetensors"
+    before = state.read_bytes()
+    assert main(["sudoku-4x4", "--steps", "2", *out, "--set", *SMALL]) == 1
+    assert "--resume" in capsys.readouterr().err
+    assert main(["sudoku-4x4", *out, "--resume", "--set", *SMALL, "batch=16"]) == 1
+    assert "another recipe" in capsys.readouterr().err
+    assert state.read_bytes() == before
+    state.write_bytes(before[:1000])
+    assert main(["sudoku-4x4", *out, "--resume", "--set", *SMALL]) == 1
+    assert "not a whole training state" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_and_the_last_state_kept(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "run"
+    assert main(["sudoku-4x4", "--steps", "2", "--out", str(out), "--set", *SMALL]) == 0
+    before = (out / "state.safetensors").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(train.state, "save_file", full)
+    assert main(["sudoku-4x4", "--out", str(out), "--resume", "--set", *SMALL]) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert (out / "state.safetensors").read_bytes() == before
+    assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
+
+
+def test_list_shows_every_recipe(capsys):
+    assert main(["--list"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in RECIPES)
+
+
+def test_bench_prints_a_share_of_the_measured_peak(capsys):
+    from train.bench import main as bench
+
+    assert bench(["sudoku-4x4", "--threads", "1", "--json", "-", "--set", "compile=false"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["share"] == pytest.approx(row["gflops"] / row["peak_gflops"], rel=0.3)
+    assert row["examples_per_second"] > 0
+    assert row["threads"] == 1

@@ -1,0 +1,68 @@
+"""What is trained: the model with its loss as one call, the average of its weights, and a warm start."""
+
+import torch
+from torch import Tensor, nn
+
+from rmdm import checkpoint
+from rmdm.diffusion import loop_weights, masked_cross_entropy
+from rmdm.model import Denoiser
+from train.data import Batch
+from train.devices import Place
+from train.recipes import Recipe
+
+
+class Trainee(nn.Module):
+    """A module of its own, since that is what DistributedDataParallel wraps."""
+
+    def __init__(self, model: Denoiser, recipe: Recipe) -> None:
+        super().__init__()
+        self.model, self.recipe = model, recipe
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and the cross entropy after each loop (L,)."""
+        recipe = self.recipe
+        predictions = self.model(
+            batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
+        )
+        losses = torch.stack([masked_cross_entropy(logits, batch.targets, batch.masked) for logits in predictions])
+        weights = loop_weights(recipe.loss, batch.loops, recipe.alpha, recipe.last).to(losses.device)
+        return (weights * losses).sum(), losses.detach()
+
+
+class Average:
+    """The moving average of the weights that is judged and kept; with decay 0, the weights themselves."""
+
+    def __init__(self, model: Denoiser, decay: float) -> None:
+        self.model, self.decay = model, decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()} if decay else {}
+
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))  # short at first, so that the random start is forgotten
+        for name, tensor in self.model.state_dict().items() if self.decay else ():
+            self.tensors[name].lerp_(tensor, 1 - decay)
+
+    def denoiser(self) -> Denoiser:
+        with torch.random.fork_rng(devices=[]):
+            kept = Denoiser(self.model.config).to(next(self.model.parameters()).device)
+        kept.load_state_dict(self.tensors or self.model.state_dict())
+        return kept.eval().requires_grad_(False)
+
+
+def own_rows(batch: Batch, place: Place) -> Batch:
+    """This process's rows of a global batch."""
+    noisy, targets, masked = (
+        rows[place.rank :: place.world].to(place.device) for rows in (batch.noisy, batch.targets, batch.masked)
+    )
+    return Batch(noisy, targets, masked, batch.loops)
+
+
+def warm_start(model: Denoiser, source: str) -> None:
+    """Takes over every tensor of the same name and shape; what another task shapes differently starts anew."""
+    start = checkpoint.load(source)
+    if not isinstance(start, Denoiser):
+        raise ValueError(f"--init {source}: {start.backend} has no weights to go on from; give a checkpoint")
+    own, given = model.state_dict(), start.state_dict()
+    fitting = {name: given[name] for name in own if name in given and given[name].shape == own[name].shape}
+    if not any(name.startswith("layers.") for name in fitting):
+        raise ValueError(f"--init {source}: no layer fits width {model.config.width} and layers {model.config.layers}")
+    model.load_state_dict(own | fitting)
