@@ -69,8 +69,10 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
     total = progress["total"]
 
     stop: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, frame: stop.append(received))
+    handlers = {
+        number: signal.signal(number, lambda received, frame: stop.append(received))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     log = Log(run.out, progress["step"]) if place.writes else None
     bar = tqdm(total=total, initial=progress["step"], desc=recipe.name, disable=None if place.writes else True)
     peak, saved = peak_gflops(device=place.device.type), time.monotonic()
@@ -120,19 +122,23 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
     bar.close()
     if log:
         log.close()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     leave(place)
     return progress
 
 
 def steps_within(minutes: float, trainee: nn.Module, data: Data, place: Place) -> float:
     """How many steps fit, by the time of a few of them; fixed once, so that schedules never depend on the clock."""
-    timed, loops = [], 1
-    for trial in range(5):
+    updates = [
+        data.make(trial) for trial in range(5)
+    ]  # made before the clock runs: in training they are made beside it
+    timed = []
+    for batches in updates:
         started = time.monotonic()
-        for batch in data.make(trial):
+        for batch in batches:
             trainee(own_rows(batch, place))[0].backward()
-            loops = batch.loops
-        timed.append((time.monotonic() - started) / loops)
+        timed.append((time.monotonic() - started) / batches[-1].loops)
     for parameter in trainee.parameters():
         parameter.grad = None
     return max(1, minutes * 60 * 0.95 / (min(timed[1:]) * data.mean_loops()))  # the rest: evaluations and saves
