@@ -1,5 +1,6 @@
 """A denoiser on problems, at every number of steps and loops asked for: one row of figures each."""
 
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -85,7 +86,8 @@ def evaluate(
                         bits[cell.loops] = _bits(model, corpus, len(runs[0]), cell)
                     mean, error = bits[cell.loops]
                     means["bits_per_char"] = round(mean, 6)
-                    interval["bits_per_char"] = [round(mean - 1.96 * error, 6), round(mean + 1.96 * error, 6)]
+                    if math.isfinite(error):  # one window has none
+                        interval["bits_per_char"] = [round(mean - 1.96 * error, 6), round(mean + 1.96 * error, 6)]
             yield {
                 "task": model.task.name,
                 "checkpoint": model.name,

@@ -9,6 +9,7 @@ import torch
 
 import rmdm
 from rmdm.config import ModelConfig
+from rmdm.metrics import WordScorer
 from rmdm.model import Denoiser
 from rmdm.tasks import get_task
 
@@ -48,3 +49,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "text"
     path.write_text(" ".join(words.split()[i] for i in order)[:10_000])
     return path
+
+
+@pytest.fixture(scope="session")
+def words() -> WordScorer:
+    return WordScorer()

@@ -137,7 +137,7 @@ def official() -> Path:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _fetch(path)
-        except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
                 f"text8 is not in the cache ({path}) and cannot be fetched: {error}."
                 f" Give a text file with --data PATH, or put the file from {ADDRESS}, unzipped, into the cache"
