@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import rmdm
-from export import layouts
+from export import layouts, to_web
 from export.artefacts import PRECISIONS, Outcome, earlier, jobs, write, write_manifest
 from export.verify import Judge
 from rmdm.backends import SHIPPED_GRAPH
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
         "--ship", nargs="?", const=True, metavar="DIR",
         help=f"only {SHIPPED_GRAPH}, beside the checkpoint's weights (or in DIR) if it is not much larger than these",
     )  # fmt: skip
+    parse.add_argument("--web", type=Path, metavar="DIR", help="only a page that runs the model in the browser")
     parse.add_argument("--problems", type=int, default=200, help="to verify with (default 200)")
     parse.add_argument("--steps", type=int, default=4, help="of the decoding that verifies (default 4)")
     parse.add_argument("--data", metavar="FILE", help="text to verify text8 with (default: Python's own manual)")
@@ -84,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     judge = Judge(model, args.problems, args.steps, args.data)
     if args.ship:
         return ship(args, model, name, judge)
+    if args.web:
+        return _report(to_web.export(model, name, judge, args.web, _tell), args.web)
     out = args.out or Path("build/export") / name
     earlier(model, out)  # before the work, and not after it
     loops = sorted(set(args.loops))
