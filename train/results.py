@@ -1,0 +1,104 @@
+"""python -m train.results: the README's table of results, from the JSON that named evaluations left behind."""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rmdm.checkpoint import write_atomically
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, README = ROOT / "assets" / "results", ROOT / "README.md"
+START, END = "<!-- results -->", "<!-- /results -->"
+# Settings were chosen on problems of seed 1; these are of seed 0, the default. {data}: a corpus given with --data.
+EVALUATIONS = {
+    "sudoku-4x4": "sudoku-4x4 --mask 0.5 --steps 1 --loops 6",
+    "sudoku-9x9-easy": "sudoku-9x9 --clues 30-36 --steps 1,5 --loops 32",
+    "sudoku-9x9-minimal": "sudoku-9x9 --clues 22-27 --steps 20 --loops 20",
+    "sudoku-9x9-shallow-easy": "sudoku-9x9-shallow --clues 30-36 --steps 1,5 --loops 1",
+    "sudoku-9x9-shallow-minimal": "sudoku-9x9-shallow --clues 22-27 --steps 20 --loops 1",
+    "sudoku-9x9-deep-easy": "sudoku-9x9-deep --clues 30-36 --steps 1,5 --loops 1",
+    "sudoku-9x9-deep-minimal": "sudoku-9x9-deep --clues 22-27 --steps 20 --loops 1",
+    "sudoku-25x25-70": "sudoku-25x25 --mask 0.7 --steps 10 --loops 8",
+    "sudoku-25x25-80": "sudoku-25x25 --mask 0.8 --steps 10 --loops 8",
+    "countdown-3": "countdown-3 --steps 30 --loops 6",
+    "countdown-4": "countdown-4 --steps 30 --loops 6",
+    "countdown-5": "countdown-5 --steps 30 --loops 6",
+    "text8": "text8 --data {data} --steps 64 --loops 2 --n 200",
+}
+SHOWN = ("vpr", "rtr", "bits_per_char")
+
+
+def run(name: str, data: str | None) -> None:
+    if name not in EVALUATIONS:
+        raise ValueError(f"evaluation {name!r} is unknown; known are {', '.join(EVALUATIONS)}")
+    if "{data}" in EVALUATIONS[name] and data is None:
+        raise ValueError(f"{name} needs a corpus: --data PATH")
+    words = shlex.split(EVALUATIONS[name].replace("{data}", data or ""))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, "-m", "rmdm", "evaluate", *words, "--json", "-"], stdout=subprocess.PIPE)
+    if done.returncode:
+        raise ValueError(f"python -m rmdm evaluate {' '.join(words)} failed")
+    write_atomically(RESULTS / f"{name}.json", lambda path: path.write_bytes(done.stdout))
+
+
+def table() -> str:
+    lines = [
+        "| checkpoint | problems | n | T | L | result | 95% interval | passes | `python -m rmdm evaluate …` |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, command in EVALUATIONS.items():
+        path = RESULTS / f"{name}.json"
+        for row in json.loads(path.read_text(encoding="utf-8")) if path.exists() else []:
+            lines.append(_line(row, command))
+    return "\n".join(lines)
+
+
+def _line(row: dict[str, Any], command: str) -> str:
+    key = next(key for key in SHOWN if key in row["metrics"])
+    value, (low, high) = row["metrics"][key], row["intervals"][key]
+    if key == "bits_per_char":
+        result, interval = f"{value:.3f} bits a character", f"{low:.3f} to {high:.3f}"
+    else:
+        result, interval = f"{key.upper()} {100 * value:.1f}%", f"{100 * low:.1f} to {100 * high:.1f}"
+    shown = command.replace("{data}", "PATH")
+    return (
+        f"| {row['checkpoint']} | {row['problems']} | {row['n']:,} | {row['steps']} | {row['loops']} | {result}"
+        f" | {interval} | {row['forward_passes']:.0f} | `{shown}` |"
+    )
+
+
+def rendered() -> str:
+    before, start, rest = README.read_text(encoding="utf-8").partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise ValueError(f"{README} has no {START} … {END}")
+    return f"{before}{START}\n{table()}\n{END}{after}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.results", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"evaluations to run first, of {', '.join(EVALUATIONS)}")
+    parser.add_argument("--data", help="the corpus, for text8")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the README differs")
+    options = parser.parse_args(arguments)
+    try:
+        for name in options.names:
+            run(name, options.data)
+        text = rendered()
+        if options.check:
+            if text != README.read_text(encoding="utf-8"):
+                raise ValueError("README.md differs from assets/results; run python -m train.results")
+        else:
+            write_atomically(README, lambda path: path.write_text(text, encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        print(f"train.results: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
