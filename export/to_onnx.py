@@ -43,7 +43,7 @@ class Parts:
 
 def trace(model: Denoiser, precision: str = "fp32") -> Parts:
     start = time.perf_counter()
-    ready = prepare(model, precision)
+    ready = prepare(model, precision, fuse=True)
     tokens, h, progress = example(ready)
     begin = _trace(Begin(ready), (tokens,), {"tokens": {0: BATCH}}, ["h"])
     loop = _trace(Loop(ready), (h, progress), {"h": {0: BATCH}, "progress": None}, ["next", "logits"])

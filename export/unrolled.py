@@ -34,10 +34,10 @@ class Norm(nn.Module):
         return (wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
 
-def prepare(model: Denoiser, precision: str = "fp32", device: str = "cpu") -> Denoiser:
-    """A copy of the model in another precision, on another device, and with norms that export well."""
+def prepare(model: Denoiser, precision: str = "fp32", device: str = "cpu", fuse: bool = False) -> Denoiser:
+    """A copy of the model in another precision and on another device; `fuse`: with norms that ONNX Runtime fuses."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    for parent in list(model.modules()):
+    for parent in list(model.modules()) if fuse else []:
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.RMSNorm):
                 setattr(parent, name, Norm(child))

@@ -12,6 +12,7 @@ from rmdm.config import ModelConfig
 from rmdm.metrics import WordScorer
 from rmdm.model import Denoiser
 from rmdm.tasks import get_task
+from tests.exports import exported, small  # noqa: F401  (fixtures)
 
 
 def tiny_config(name: str = "sudoku-4x4", **changes: object) -> ModelConfig:

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import rmdm
-from export.__main__ import main
 from rmdm.config import ModelConfig
 from rmdm.model import Denoiser
 
@@ -32,6 +31,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from export.__main__ import main  # here, so that tests of other things start without exporters
+
     out = tmp_path_factory.mktemp("exported")
     code = main([
         str(small), "--loops", "1", "4", "16", "--formats", "onnx,torchscript", "--precision", "fp32,int8",

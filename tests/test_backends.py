@@ -16,7 +16,6 @@ from rmdm import backends
 from rmdm.sampler import Decoding, solve
 from tests.exports import SMALL, noisy
 
-pytest_plugins = ("tests.exports",)
 TOKENS = torch.randint(0, 5, (3, 16), generator=torch.Generator().manual_seed(0))
 
 

@@ -13,7 +13,6 @@ from export.__main__ import main
 from rmdm.backends import PackageArtefact
 from tests.exports import SMALL, noisy
 
-pytest_plugins = ("tests.exports",)
 TOKENS = torch.randint(0, 5, (3, 16), generator=torch.Generator().manual_seed(0))
 
 

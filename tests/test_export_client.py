@@ -14,7 +14,6 @@ import rmdm
 from rmdm.sampler import Decoding, solve
 from rmdm.tasks import get_task
 
-pytest_plugins = ("tests.exports",)
 README = Path(__file__).parent.parent / "export" / "README.md"
 
 
@@ -59,7 +58,11 @@ def test_python_client_in_an_environment_without_torch(graph: Path, tmp_path: Pa
     puzzle, answer, right = expected(graph)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     run = subprocess.run(
-        [str(python), "solve.py", str(graph.resolve()), puzzle], cwd=tmp_path, capture_output=True, text=True, env=environment
+        [str(python), "solve.py", str(graph.resolve()), puzzle],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert run.stdout.strip() == answer, run.stderr
     assert right or graph.parent.name != "sudoku-9x9", "the shipped model does not solve its first example"
@@ -80,5 +83,7 @@ def test_node_client(tmp_path: Path) -> None:
         pytest.skip(f"npm cannot install onnxruntime-node here: {done.stderr.strip()[-200:]}")
     (tmp_path / "solve.js").write_text(snippet("js"), encoding="utf-8")
     puzzle, answer, _ = expected(graph)
-    run = subprocess.run(["node", "solve.js", str(graph.resolve()), puzzle], cwd=tmp_path, capture_output=True, text=True)
+    run = subprocess.run(
+        ["node", "solve.js", str(graph.resolve()), puzzle], cwd=tmp_path, capture_output=True, text=True
+    )
     assert run.stdout.strip() == answer, run.stderr

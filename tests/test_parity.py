@@ -63,7 +63,7 @@ def test_torchscript_of_every_kind_of_model(kind: str, tmp_path) -> None:
 
 def test_the_parts_make_the_model() -> None:
     model = noisy(SMALL)
-    ready = prepare(model)
+    ready = prepare(model, fuse=True)
     tokens = random_tokens(model, 3)
     ours = Unrolled(Begin(ready), Loop(ready))(tokens, 5)
     torch.testing.assert_close(ours, torch.stack(list(model(tokens, 5))), atol=1e-6, rtol=0)
