@@ -219,8 +219,8 @@ COUNTDOWN = Recipe(
     others=("countdown-3", "countdown-5"), steps=20_000, eval_every=500, eval_steps=20,
 )  # fmt: skip
 TEXT = Recipe(
-    name="text8", about="characters of English", task="text8", layers=3, heads=6, width=192, loops=fixed(2),
-    optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=8000,
+    name="text8", about="characters of English", task="text8", layers=2, heads=4, width=128, loops=fixed(2),
+    optimizer="muon", lr=2e-3, muon_lr=6e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=5000,
     eval_every=500, eval_steps=64, eval_problems=64,
 )  # fmt: skip
 CPU = (
