@@ -18,7 +18,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read while gradio 
 import gradio as gr
 
 from rmdm import gif, trajectory
-from rmdm.gallery import STEPS, examples, first_problem, new_problem, presets, tables
+from rmdm.gallery import STEPS, examples, first_problem, new_problem, presets, tables, telling_example
 from rmdm.sampler import ORDERS, SCHEDULES
 from rmdm.serving import Shelf, countdown_line, endpoints, finished, solve
 
@@ -234,8 +234,9 @@ def compare_tab(shelf: Shelf) -> None:
     with gr.Row(elem_classes="rmdm-row rmdm-tight"):
         model = gr.Dropdown(bases, value=base, label="Model", elem_id="compare-model", min_width=160)
         preset = gr.Dropdown(list(table), label="Compare", elem_id="compare-preset", min_width=240, scale=2)
-        example = gr.Dropdown(list(own), label="Example", min_width=200, elem_id="compare-example")
-    start = first_problem(shelf.task(base))
+        name = telling_example(shelf.task(base))
+        example = gr.Dropdown(list(own), value=name, label="Example", min_width=200, elem_id="compare-example")
+    start = own.get(name or "", "")
     problem = gr.Textbox(start, label="Problem", max_length=4000, max_lines=3, elem_id="compare-problem")
     sides: list[Any] = []
     with gr.Row(elem_classes="rmdm-tight"):
@@ -252,11 +253,12 @@ def compare_tab(shelf: Shelf) -> None:
     duel = widget("compare", value=pack(None), elem_id="compare-player")
 
     def choose(base: str) -> list[Any]:
-        table, own = presets(shelf, base), list(examples(shelf.task(base).name))
+        table, own = presets(shelf, base), examples(shelf.task(base).name)
+        name = telling_example(shelf.task(base))
         values = next(iter(table.values()))
         filled = [gr.update(choices=alike(base), value=v) if i % 3 == 0 else v for i, v in enumerate(values)]
         named = gr.update(choices=list(table), value=next(iter(table)))
-        return [named, gr.update(choices=own, value=own[0] if own else None), first_problem(shelf.task(base)), *filled]
+        return [named, gr.update(choices=list(own), value=name), own.get(name or "", ""), *filled]
 
     def begin(line: str, *values: Any) -> Iterator[tuple[Any, str]]:
         done, labels = [], []

@@ -27,6 +27,12 @@ def first_problem(task: Any) -> str:
     return next(iter(examples(task.name).values()), None) or new_problem(task)
 
 
+def telling_example(task: Any) -> str | None:
+    """The name of one that is hard enough for two settings to differ: the middle of the list."""
+    names = list(examples(task.name))
+    return names[len(names) // 2] if names else None
+
+
 def new_problem(task: Any) -> str:
     rng = np.random.default_rng()
     if task.name == "text8":  # a known prompt with new gaps, since the corpus is not shipped

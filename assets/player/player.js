@@ -623,9 +623,13 @@ export function createPlayer(root, options = {}) {
   const keys = el("p", { class: "rmdm-keys",
     text: "Keys: space plays; ← → one loop; shift + ← → one step; Home, End; + − speed. On the board, arrows choose a place and , . move in time." });
   const side = el("div", { class: "rmdm-side" }, verdict, figures, chartBox, inspector, legend);
-  const main = el("div", { class: "rmdm-main" }, stage, caption, deck);
+  const main = el("div", { class: "rmdm-main" }, stage, caption);
   const box = el("section", { class: "rmdm", "aria-label": "Player", tabindex: "-1" }, main, side);
-  if (solo) { main.append(keys); side.append(save); box.addEventListener("keydown", bar.onKey); } else deck.hidden = true;
+  if (solo) { // side by side, both runs have one set of controls, in createCompare
+    main.append(deck, keys);
+    side.append(save);
+    box.addEventListener("keydown", bar.onKey);
+  }
   root.replaceChildren(box);
 
   const edgeOf = (s) => { const own = story.steps[clamp(s, 0, story.steps.length - 1)]; return own[own.length - 1]; };
@@ -660,7 +664,7 @@ export function createPlayer(root, options = {}) {
     stage.replaceChildren(view.node);
     box.dataset.kind = kind;
     const ready = run.frames.length > 0;
-    deck.hidden = !ready || !solo;
+    deck.hidden = !ready;
     keys.hidden = side.hidden = !ready;
     box.classList.toggle("rmdm-idle", !ready);
     chart = null;
