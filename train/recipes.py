@@ -204,6 +204,11 @@ SUDOKU = Recipe(
     min_lr_ratio=0.0, average=0.998, batch=32, mask_rates=((0.85, 0.4, 0.75), (0.15, 0.0, 1.0)), puzzles=0.5,
     steps=6000, eval_every=500,
 )  # fmt: skip
+SUDOKU_MORE = replace(
+    SUDOKU, name="sudoku-9x9-more", about="second stage, with --init sudoku-9x9: more loops, harder puzzles",
+    loops=LoopChoice(kind="uniform", low=8, high=24), gradient_loops=10, puzzles=0.75, lr=1e-3, muon_lr=2e-3,
+    steps=2400,
+)  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
     loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, batch=64, steps=2000, eval_steps=1, eval_every=500,
@@ -242,7 +247,8 @@ def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
 
 
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in [*CPU, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
+    recipe.name: recipe
+    for recipe in [*CPU, SUDOKU_MORE, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
 }
 
 
