@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from export.unrolled import Begin, Loop, describe, example, prepare
+from rmdm.config import ModelConfig
 from rmdm.model import Denoiser
 
 OPSET, IR = 18, 10
@@ -55,7 +56,7 @@ def int8(parts: Parts) -> Parts:
     """Weights of matrix products as 8-bit numbers, their inputs quantized at run time. For ONNX Runtime."""
     assert parts.precision == "fp32"
     start = time.perf_counter()
-    begin, loop = _tidy(_quantize(parts.begin), "b"), _tidy(_quantize(parts.loop), "l")
+    begin, loop = parts.begin, _tidy(_quantize(parts.loop, parts.model.config), "l")
     return Parts(parts.model, "int8", begin, loop, parts.seconds + time.perf_counter() - start)
 
 
@@ -128,14 +129,23 @@ def _trace(part: nn.Module, inputs: tuple, shapes: dict, outputs: list[str]) -> 
     return proto.graph
 
 
-def _quantize(graph: onnx.GraphProto) -> onnx.GraphProto:
+def _quantize(graph: onnx.GraphProto, config: ModelConfig) -> onnx.GraphProto:
+    """All products but the head and the MLP's second one, whose squared inputs spread too far for 8 bits."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)  # a copy
+    shapes = {weight.name: tuple(weight.dims) for weight in graph.initializer}
+    exact = []
+    for number, node in enumerate(whole.graph.node):
+        node.name = f"n{number}"
+        rows, columns = shapes.get(node.input[1], (0, 0)) if node.op_type == "MatMul" else (0, 0)
+        if rows != config.width or columns == config.vocab:
+            exact.append(node.name)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         target = Path(folder) / "int8.onnx"
         quantize_dynamic(
             whole, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8,
+            nodes_to_exclude=exact,
             reduce_range=True,  # 7 bits: without VNNI, sums of two 8-bit products saturate at 16 bits
             extra_options={"MatMulConstBOnly": True},
         )  # fmt: skip

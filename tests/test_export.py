@@ -82,7 +82,7 @@ def test_files_describe_themselves(exported: Path, small: Path) -> None:
 def test_int8_is_really_quantized(exported: Path) -> None:
     model = onnx.load(exported / "model.L04.int8.onnx")
     products = [node for node in model.graph.node if node.op_type == "MatMulInteger"]
-    assert len(products) >= 4 * 2 * 4  # qkv, out, up and down, in two layers, four loops
+    assert len(products) >= 3 * 2 * 4  # qkv, out and up, in two layers, four loops
     assert (exported / "model.loop.int8.onnx").stat().st_size < 0.75 * (exported / "model.loop.onnx").stat().st_size
 
 

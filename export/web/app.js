@@ -1,5 +1,6 @@
 // The page: what is typed, chosen and shown. The model is in worker.js, the decoding in decode.js, the drawing in player.js.
 
+import { listen, worker } from "./model.js";
 import { DEFAULTS, ORDERS, SCHEDULES } from "./decode.js";
 import { createPlayer } from "./player.js";
 import { encode, shuffle, write } from "./sudoku.js";
@@ -13,7 +14,7 @@ const theme = () => document.documentElement.classList.toggle("dark", dark.match
 theme();
 dark.addEventListener("change", theme);
 
-let spec = null, worker = null, running = null, runs = 0;
+let spec = null, start = null, running = null, runs = 0;
 
 function say(text = "", error = false) {
   $("note").textContent = text;
@@ -81,12 +82,12 @@ function stop(words = "") {
   if (words) say(words);
 }
 
-function hear({ data }) {
+function hear(data) {
   if (data.failed) {
     stop();
     $("solve").disabled = true;
     document.documentElement.dataset.state = "failed";
-    return say(`${data.failed} Nothing can be solved; the page has to be built again: python -m export ${spec.checkpoint} --web DIR`, true);
+    return say(`${data.failed} So nothing can be solved here. To build the page again: python -m export CHECKPOINT --web DIR`, true);
   }
   if (data.ready) {
     $("solve").disabled = false;
@@ -114,18 +115,6 @@ function facts({ precision, threads, seconds }) {
     + `ONNX Runtime Web ${spec.runtime}, ${threads === 1 ? "one thread" : `${threads} threads`}. Ready after ${seconds.toFixed(1)} s.`;
 }
 
-function open(precision) {
-  // Threads share memory, which browsers allow only where the page is isolated from other sites.
-  const threads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1;
-  stop();
-  worker?.terminate();
-  worker = new Worker("worker.js", { type: "module" });
-  worker.onmessage = hear;
-  worker.onerror = () => hear({ data: { failed: "A script of this page is missing or broken." } });
-  const { grid, ...rest } = spec;
-  worker.postMessage({ open: spec.models.find((row) => row.precision === precision), spec: { ...rest, grid }, threads });
-}
-
 const fill = (select, values, chosen) => select.replaceChildren(...values.map((value) => {
   const [key, text] = Array.isArray(value) ? value : [value, value];
   return new Option(text, key, false, String(key) === String(chosen));
@@ -151,18 +140,10 @@ function restore() {
   return true;
 }
 
-let start = null;
-try {
-  const answer = await fetch("page.json");
-  if (!answer.ok) throw new Error(`status ${answer.status}`);
-  spec = await answer.json();
-} catch (error) {
-  say(`The description of the model, page.json, is missing or broken (${error.message}). Build the page again: python -m export CHECKPOINT --web DIR`, true);
-  document.documentElement.dataset.state = "failed";
-  $("solve").disabled = true;
-}
+$("panel").addEventListener("submit", (event) => { event.preventDefault(); if (spec) solve(); });
+const answer = await fetch("page.json").catch(() => null);
+spec = answer?.ok ? await answer.json().catch(() => null) : null; // where it is missing, the worker says so
 if (spec) {
-  open(spec.models[0].precision); // first of all, since it takes longest
   start = { ...DEFAULTS, steps: spec.steps, loops: spec.loops };
   fill($("example"), spec.examples.map(({ name }, i) => [i, name]), 0);
   fill($("loops"), LOOPS.includes(spec.loops) ? LOOPS : [...LOOPS, spec.loops], spec.loops);
@@ -172,7 +153,6 @@ if (spec) {
   $("steps").value = start.steps;
   outputs();
   $("panel").addEventListener("input", outputs);
-  $("panel").addEventListener("submit", (event) => { event.preventDefault(); solve(); });
   $("line").addEventListener("input", () => { stop(); show(); });
   $("line").addEventListener("keydown", (event) => {
     if (event.key === "Enter") { event.preventDefault(); $("panel").requestSubmit(); }
@@ -180,9 +160,10 @@ if (spec) {
   $("example").addEventListener("change", () => put(spec.examples[$("example").value].problem));
   $("fresh").addEventListener("click", () => { const tokens = read(); if (tokens) put(write(spec.grid, shuffle(spec.grid, tokens))); });
   $("edit").addEventListener("click", show);
-  $("model").addEventListener("change", () => { say("Loading the model …"); open($("model").value); });
+  $("model").addEventListener("change", () => { stop("Loading the model …"); worker.postMessage({ open: $("model").value }); });
   addEventListener("hashchange", () => { if (restore()) solve(); });
   put(spec.examples[0].problem);
   say("Loading the model …");
   if (restore()) solve();
 }
+listen(hear); // not before there is a page to say it on

@@ -1,11 +1,21 @@
-// The model in a thread of its own, so that the page stays quick. Messages in:
-//   { open: { file, bytes, sha256, precision }, spec, threads }   { solve: id, tokens, settings }   { stop: true }
-// and out: { ready, precision, threads, seconds } | { failed } | { id, progress } | { id, run } | { id, error }.
+// The model in a thread of its own, so that the page stays quick. It opens the first model of page.json at once. Messages
+// in:   { open: precision }   { solve: id, tokens, settings }   { stop: true }
+// out:  { ready, precision, threads, seconds }   { failed }   { id, progress }   { id, run }   { id, error }
+// An `id` counts up; the run of one that was stopped is null.
 
 import { play } from "./trajectory.js";
 
 const at = (name) => new URL(name, import.meta.url).href;
-let opened = null, stopped = -1, latest = -1;
+// Threads share memory, which browsers allow only where the page is isolated from other sites.
+const threads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1;
+let opened = null, turn = Promise.resolve(), stopped = -1, latest = -1;
+
+async function fetchPage() {
+  const answer = await fetch(at("page.json")).catch(() => null);
+  const spec = answer?.ok ? await answer.json().catch(() => null) : null;
+  if (!spec) throw new Error("The description of the model, page.json, is missing or broken.");
+  return spec;
+}
 
 async function fetchModel({ file, bytes, sha256 }) {
   const answer = await fetch(at(file)).catch(() => null);
@@ -20,7 +30,7 @@ async function fetchModel({ file, bytes, sha256 }) {
   return data;
 }
 
-async function fetchRuntime(threads) {
+async function fetchRuntime() {
   try {
     const ort = await import("./runtime/ort.wasm.min.mjs");
     Object.assign(ort.env.wasm, {
@@ -34,9 +44,11 @@ async function fetchRuntime(threads) {
   }
 }
 
-async function open(model, spec, threads) {
-  const began = performance.now();
-  const [ort, data] = await Promise.all([fetchRuntime(threads), fetchModel(model)]);
+async function open(precision) {
+  const began = performance.now(), runtime = fetchRuntime();
+  const spec = await fetchPage();
+  const model = spec.models.find((row) => row.precision === precision) ?? spec.models[0];
+  const [ort, data] = await Promise.all([runtime, fetchModel(model)]);
   let session;
   try {
     session = await ort.InferenceSession.create(data, { executionProviders: ["wasm"] });
@@ -73,10 +85,17 @@ async function solve(id, tokens, settings) {
   }
 }
 
+function start(precision) {
+  opened = open(precision);
+  opened.catch((error) => postMessage({ failed: error.message }));
+}
+
 self.onmessage = ({ data }) => {
-  if (data.open) {
-    opened = open(data.open, data.spec, data.threads);
-    opened.catch((error) => postMessage({ failed: error.message, file: data.open.file }));
-  } else if (data.stop) stopped = latest;
-  else solve((latest = data.solve), data.tokens, data.settings);
+  if (data.open) start(data.open);
+  else if (data.stop) stopped = latest;
+  else {
+    latest = data.solve;
+    turn = turn.then(() => solve(data.solve, data.tokens, data.settings)); // one run at a time
+  }
 };
+start();
