@@ -130,7 +130,7 @@ def _trace(part: nn.Module, inputs: tuple, shapes: dict, outputs: list[str]) -> 
 
 
 def _quantize(graph: onnx.GraphProto, config: ModelConfig) -> onnx.GraphProto:
-    """All products but the head and the MLP's second one, whose squared inputs spread too far for 8 bits."""
+    """All products but the head and the MLP's second one: squared inputs have a long tail; 8 bits may be too few."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)  # a copy
