@@ -1,4 +1,4 @@
-"""python -m train.results: the README's table of results, from the JSON that named evaluations left behind."""
+"""python -m train.results: the tables of results in the README and the model cards, from the JSON of evaluations."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rmdm.checkpoint import write_atomically
+from rmdm.checkpoint import CARD, SHIPPED, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, README = ROOT / "assets" / "results", ROOT / "README.md"
@@ -45,7 +45,8 @@ def run(name: str, data: str | None) -> None:
     write_atomically(RESULTS / f"{name}.json", lambda path: path.write_bytes(done.stdout))
 
 
-def table() -> str:
+def table(checkpoint: str | None = None) -> str:
+    """All rows, or those of one checkpoint."""
     lines = [
         "| checkpoint | problems | n | T | L | result | 95% interval | passes | `python -m rmdm evaluate …` |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -53,7 +54,8 @@ def table() -> str:
     for name, command in EVALUATIONS.items():
         path = RESULTS / f"{name}.json"
         for row in json.loads(path.read_text(encoding="utf-8")) if path.exists() else []:
-            lines.append(_line(row, command))
+            if checkpoint in (None, row["checkpoint"]):
+                lines.append(_line(row, command))
     return "\n".join(lines)
 
 
@@ -71,29 +73,34 @@ def _line(row: dict[str, Any], command: str) -> str:
     )
 
 
-def rendered() -> str:
-    before, start, rest = README.read_text(encoding="utf-8").partition(START)
+def rendered(path: Path, checkpoint: str | None = None) -> str:
+    """The text of a file with its table as it should be; a card without one gets it at its end."""
+    text = path.read_text(encoding="utf-8")
+    if START not in text:
+        text += f"\n## Results\n\n{START}\n{END}\n"
+    before, _, rest = text.partition(START)
     _, end, after = rest.partition(END)
-    if not start or not end:
-        raise ValueError(f"{README} has no {START} … {END}")
-    return f"{before}{START}\n{table()}\n{END}{after}"
+    if not end:
+        raise ValueError(f"{path} has {START} without {END}")
+    return f"{before}{START}\n{table(checkpoint)}\n{END}{after}"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.results", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"evaluations to run first, of {', '.join(EVALUATIONS)}")
     parser.add_argument("--data", help="the corpus, for text8")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the README differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a table differs")
     options = parser.parse_args(arguments)
     try:
         for name in options.names:
             run(name, options.data)
-        text = rendered()
-        if options.check:
-            if text != README.read_text(encoding="utf-8"):
-                raise ValueError("README.md differs from assets/results; run python -m train.results")
-        else:
-            write_atomically(README, lambda path: path.write_text(text, encoding="utf-8"))
+        texts = {README: rendered(README)}
+        texts |= {card: rendered(card, card.parent.name) for card in sorted(SHIPPED.glob(f"*/{CARD}"))}
+        for path, text in texts.items():
+            if options.check and text != path.read_text(encoding="utf-8"):
+                raise ValueError(f"{path} differs from assets/results; run python -m train.results")
+            if not options.check:
+                write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
     except (ValueError, OSError) as error:
         print(f"train.results: {error}", file=sys.stderr)
         return 1
