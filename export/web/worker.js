@@ -53,7 +53,7 @@ async function open(precision) {
   try {
     session = await ort.InferenceSession.create(data, { executionProviders: ["wasm"] });
   } catch (error) {
-    throw new Error(`The runtime cannot open ${model.file}: ${String(error.message ?? error).slice(0, 300)}`, { cause: error });
+    throw new Error(`The runtime does not start, or cannot open ${model.file}: ${String(error.message ?? error).slice(0, 300)}`, { cause: error });
   }
   const size = spec.length * spec.symbols.length;
   // The graph takes the number of loops and gives the logits of each, (L, 1, N, V), in one go. So `auto` saves no time
