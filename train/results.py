@@ -1,6 +1,7 @@
 """python -m train.results: the tables of results in the README and the model cards, from the JSON of evaluations."""
 
 import argparse
+import functools
 import json
 import shlex
 import subprocess
@@ -100,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.check and text != path.read_text(encoding="utf-8"):
                 raise ValueError(f"{path} differs from assets/results; run python -m train.results")
             if not options.check:
-                write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
+                write_atomically(path, functools.partial(Path.write_text, data=text, encoding="utf-8"))
     except (ValueError, OSError) as error:
         print(f"train.results: {error}", file=sys.stderr)
         return 1
