@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read while gradio is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch: on a small busy machine two threads wait for each other
 
 import gradio as gr
 
