@@ -36,7 +36,8 @@ export function createResults(root) {
           const span = view.high - view.low || 1;
           const level = view.share ? cell.value : (cell.value - view.low) / span;
           td.style.setProperty("--level", level.toFixed(3));
-          td.classList.toggle("rmdm-deep", level > 0.55);
+          td.classList.toggle("rmdm-mid", level > 0.5); // where the ground is too like the ink, in dark or in light
+          td.classList.toggle("rmdm-deep", level > 0.85);
           if (cell.low != null) td.title = `95% interval ${view.share ? percent(cell.low) : cell.low} to ${view.share ? percent(cell.high) : cell.high}`;
         }
         row.append(td);
