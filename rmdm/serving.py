@@ -3,20 +3,28 @@
 import functools
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rmdm import trajectory
-from rmdm.checkpoint import load, shipped
+from rmdm.backends import compiled, shipped_graph
+from rmdm.checkpoint import WEIGHTS, load, read, shipped
 from rmdm.sampler import Decoding
 from rmdm.tasks import Task, get_task
 
 MOST_STEPS, MOST_LOOPS, MOST_PASSES, MOST_WORK = 256, 64, 1024, 200_000  # work: passes x positions
 LONGEST = 60.0  # seconds
-FILES = {"PyTorch": "model.safetensors", "ONNX Runtime": "model.loop.onnx", "Compiled": "model.pt2"}
+# What runs a checkpoint, given its weights' path and its name, and what must be there for it.
+BACKENDS: dict[str, tuple[Callable[[Path, str], Any], Callable[[], object]]] = {
+    "PyTorch": (lambda path, name: load(path), lambda: True),
+    "Compiled": (lambda path, name: compiled(read(path, name)), lambda: shutil.which("g++")),
+    "ONNX Runtime": (lambda path, name: load(shipped_graph(path, name)), lambda: find_spec("onnxruntime")),
+}
 
 
 class Shelf:
@@ -31,7 +39,7 @@ class Shelf:
                 self.configs[name] = {"task": get_task(config["task"]).name, "loops": int(config["loops"])}
             except (OSError, ValueError, KeyError, TypeError) as error:
                 print(f"checkpoint {name} is not offered: {error}")
-        self._load = functools.cache(load)
+        self._load = functools.cache(lambda name, backend: BACKENDS[backend][0](folder / name / WEIGHTS, name))
 
     def warm(self) -> None:
         """Loads the first model ahead of the first visitor, whose click would else wait for torch's imports too."""
@@ -55,13 +63,13 @@ class Shelf:
 
     def backends(self, name: str) -> list[str]:
         self.task(name)
-        return [backend for backend, file in FILES.items() if (self.folder / name / file).exists()]
+        return [backend for backend, (_, possible) in BACKENDS.items() if possible()]
 
     def get(self, name: str, backend: str) -> Any:
         if backend not in self.backends(name):
             raise ValueError(f"{name} has no backend {backend!r}; choose from {', '.join(self.backends(name))}")
         with self.lock:
-            return self._load(self.folder / name / FILES[backend])
+            return self._load(name, backend)
 
 
 def whole(value: Any, name: str, most: int) -> int:
@@ -119,10 +127,11 @@ def solve(
 
     Every ValueError is for the stranger to read.
     """
-    task, limit = shelf.task(str(checkpoint)), time.monotonic() + LONGEST
+    task = shelf.task(str(checkpoint))
     tokens = task.encode(str("" if problem is None else problem))
     decoding = bounded(task, *settings)
-    model = shelf.get(str(checkpoint), str(backend))
+    model = shelf.get(str(checkpoint), str(backend))  # may build an ONNX graph once, which is not the visitor's time
+    limit = time.monotonic() + LONGEST
     for run in trajectory.play(model, task, tokens, decoding, checkpoint=str(checkpoint), backend=model.backend):
         if time.monotonic() > limit:
             raise ValueError(f"this run was stopped after {LONGEST:.0f} s; use fewer steps or loops")

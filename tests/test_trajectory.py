@@ -129,7 +129,7 @@ def test_auto_loops_stay_within_the_bounds():
 def test_shelf_offers_only_what_it_has(checkpoints: Path, tmp_path: Path):
     shelf = Shelf(checkpoints)
     assert shelf.names()[0] == "sudoku-9x9"
-    assert shelf.backends("sudoku-9x9") == ["PyTorch"]
+    assert shelf.backends("sudoku-9x9")[0] == "PyTorch"
     assert shelf.get("text8", "PyTorch") is shelf.get("text8", "PyTorch")
     for name in ("../sudoku-9x9", "owner/model", "/etc/passwd", "", "sudoku-9x9/model.safetensors"):
         with pytest.raises(ValueError, match="there is no checkpoint"):
