@@ -5,7 +5,6 @@ import functools
 import http.server
 import json
 import shutil
-import socketserver
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -171,7 +170,8 @@ def test_the_same_trajectories_as_python(tmp_path: Path) -> None:
         for mine, its, seen, (_, decoding) in zip(runs, theirs, logits, pairs, strict=True)
     ]
     assert all(its["settings"] == mine["settings"] for mine, its in zip(runs, theirs, strict=True))
-    assert np.mean(same) > 0.8, f"{len(same) - sum(same)} of {len(same)} parted at a near-tie"
+    print(f"{sum(same)} of {len(same)} runs are the same, the others part at a near-tie")
+    assert np.mean(same) > 0.8
 
 
 @needs_node
@@ -208,7 +208,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except ValueError as error:
         pytest.skip(f"test_web needs onnxruntime-web: {error}")
     folder = tmp_path_factory.mktemp("web")
-    with mock.patch("export.verify.problems", lambda *_: torch.tensor(puzzles(8))):  # no bank of grids to be made first
+    with mock.patch("export.verify.problems", return_value=torch.tensor(puzzles(8))):  # else it makes a bank of grids
         judge = Judge(model(), 8, 2)
     outcome = to_web.export(model(), "sudoku-9x9", judge, folder, lambda line: None)
     assert outcome.written[0]["precision"] == "fp32"
@@ -239,43 +239,34 @@ def served(folder: Path, isolated: bool = False) -> Iterator[str]:
         server.shutdown()
 
 
-class Proxy(socketserver.BaseRequestHandler):
-    """All requests to other hosts come here, those of workers too, and are written down."""
-
-    asked: tuple[list[str], ...] = ([],)
-
-    def handle(self) -> None:
-        self.asked[0].append(self.request.recv(200).decode("latin-1").partition("\r")[0])
-
-
 @pytest.fixture(scope="module")
 def browser(site: Path) -> Iterator:
     sync_api = pytest.importorskip("playwright.sync_api", reason="test_web needs the package playwright")
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Proxy) as proxy, sync_api.sync_playwright() as playwright:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        # Loopback passes by the proxy, so what comes to it is what would leave the host.
-        flags = [*FLAGS, f"--proxy-server=http://127.0.0.1:{proxy.server_address[1]}"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
         browser.close()
-        proxy.shutdown()
 
 
 @contextlib.contextmanager
 def visit(browser: Any, url: str, complaints: list[str] | None = None) -> Iterator[Any]:
     """A page; unless `complaints` are collected, it must have none."""
     heard: list[str] = [] if complaints is None else complaints
+    asked: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
     page.on("console", lambda message: heard.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(url)
     yield page
     context.close()
-    assert Proxy.asked[0] == []
+    host = url.partition("#")[0]
+    assert [address for address in asked if not address.startswith((host, "data:", "blob:"))] == []
     if complaints is None:
         assert heard == []
+        assert host + "model.loop.onnx" in asked  # what the worker asks for is seen too
 
 
 def solve(page: Any) -> dict[str, Any]:
@@ -306,7 +297,8 @@ def test_ten_puzzles_by_hand(browser: Any, site: Path, error: float) -> None:
             solved.append((run["result"]["valid"], mine["result"]["valid"]))
             sign = "✓" if run["result"]["valid"] else "✗"
             assert page.inner_text("#player .rmdm-verdict") == f"{sign} {run['result']['verdict']}"
-        assert sum(same) >= 5, solved
+        print(f"{sum(same)} of 10 runs are the same, the others part at a near-tie; solved here, there: {solved}")
+        assert sum(same) >= 5
         assert "one thread" in page.inner_text("#facts")
         # The 8-bit model: not the same numbers, but it runs, and on the easiest example it comes to the same end.
         page.select_option("#model", "int8")
@@ -334,7 +326,8 @@ def test_200_puzzles_through_the_real_runtime(browser: Any, site: Path, error: f
     for puzzle, its in zip(many, theirs, strict=True):
         mine, logits = recorded(puzzle, decoding)
         same.append(compare(mine, its, logits, decoding, error))
-    assert np.mean(same) > 0.8, f"{len(same) - sum(same)} of {len(same)} parted at a near-tie"
+    print(f"{sum(same)} of {len(same)} runs are the same, the others part at a near-tie")
+    assert np.mean(same) > 0.8
 
 
 def test_threads_where_the_page_is_isolated(browser: Any, site: Path) -> None:

@@ -131,9 +131,9 @@ function restore() {
   const link = new URLSearchParams(location.hash.slice(1));
   if (!link.has("p")) return false;
   for (const key of KEYS) {
-    const before = $(key).value, wanted = link.get(key) ?? String(start[key]);
-    $(key).value = wanted;
-    if ($(key).value === "") $(key).value = before;
+    const field = $(key), wanted = link.get(key) ?? String(start[key]);
+    const fits = field.options ? [...field.options].some(({ value }) => value === wanted) : /^\d+(\.\d+)?$/.test(wanted);
+    if (fits) field.value = wanted;
   }
   outputs();
   put(link.get("p"));
