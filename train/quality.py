@@ -10,6 +10,7 @@ from rmdm.diffusion import bits_per_character
 from rmdm.model import Denoiser
 from rmdm.sampler import Decoding, solve
 from rmdm.tasks import get_task
+from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import Text8
 from train.recipes import Recipe
 
@@ -31,7 +32,8 @@ def make_judge(recipe: Recipe, path: str | None = None) -> Callable[[Denoiser], 
     @functools.cache
     def problems() -> torch.Tensor:  # made when first needed: digging puzzles takes a moment
         rng = np.random.default_rng(SEED)
-        return torch.tensor([task.encode(task.random_problem(rng)) for _ in range(recipe.eval_problems)])
+        blanks = {"rate": recipe.eval_mask} if recipe.eval_mask and isinstance(task, Sudoku) else {}
+        return torch.tensor([task.encode(task.random_problem(rng, **blanks)) for _ in range(recipe.eval_problems)])
 
     def solved(model: Denoiser) -> dict[str, float]:
         start, rates = problems(), {}

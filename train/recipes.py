@@ -53,6 +53,7 @@ class Recipe:
     eval_every: int = 1000
     eval_problems: int = 128
     eval_steps: int = 5
+    eval_mask: float | None = None  # Sudoku: boards with so many random blanks, instead of minimal puzzles
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,8 +108,8 @@ def _parse(kind: Any, text: str) -> Any:
     if kind is LoopChoice:
         name, *numbers = text.split(":")
         return LoopChoice(kind=name, low=int(numbers[0]) if len(numbers) > 1 else 1, high=int(numbers[-1]))
-    if kind == int | None:
-        return None if text == "none" else int(text)
+    if kind in (int | None, float | None):
+        return None if text == "none" else (int if kind == int | None else float)(text)
     if kind == tuple[str, ...]:
         return tuple(name for name in text.split(",") if name)
     if kind == tuple[float, float]:
@@ -211,11 +212,13 @@ SUDOKU_MORE = replace(
 )  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
-    loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, batch=64, steps=2000, eval_steps=1, eval_every=500,
+    loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, batch=64, steps=3000, eval_steps=8, eval_mask=0.5,
+    eval_every=500,
 )  # fmt: skip
 SUDOKU_25 = replace(
     SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", loops=fixed(6),
-    mask_rates=((0.85, 0.5, 0.9), (0.15, 0.0, 1.0)), puzzles=0.0, batch=8, eval_every=500, eval_problems=32,
+    mask_rates=((0.85, 0.5, 0.9), (0.15, 0.0, 1.0)), puzzles=0.0, batch=8, eval_every=250, eval_problems=32,
+    eval_mask=0.7,
 )  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,

@@ -67,7 +67,8 @@ def model_card(recipe: Recipe, progress: dict[str, Any], results: list[dict[str,
         f" with {torch.get_num_threads()} threads"
         + (f", started from {progress['init']}" if progress.get("init") else ""),
         "", "## While it trained", "",
-        f"On {recipe.eval_problems} held-out problems of `random_problem` (seed apart from training):", "",
+        f"On {recipe.eval_problems} problems with a seed of their own"
+        + (f", {recipe.eval_mask:.0%} of the cells blank:" if recipe.eval_mask else ":"), "",
     ]  # fmt: skip
     for row in results[-5:]:
         found = ", ".join(f"{key} {value:.4f}" for key, value in row.items() if key != "step")

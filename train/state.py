@@ -16,7 +16,7 @@ from train.recipes import Recipe
 
 STATE = "state.safetensors"
 # Of the recipe, what a resumed run may change: how it is watched, not what it computes.
-FREE = ("about", "assumptions", "eval_every", "eval_problems", "eval_steps")
+FREE = ("about", "assumptions", "eval_every", "eval_problems", "eval_steps", "eval_mask")
 
 
 def save_state(

@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,9 +71,14 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
+@functools.cache
+def corpus_of(data: str | None) -> str | None:
+    return None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()[:16]
+
+
 def model_folder(cache: Path, recipe: Recipe, updates: int, seed: int, data: str | None) -> Path:
     content = {key: value for key, value in recipe.to_dict().items() if key not in FREE}
-    return cache / "models" / f"{recipe.name}-{fingerprint(content, updates, seed, data)}"
+    return cache / "models" / f"{recipe.name}-{fingerprint(content, updates, seed, corpus_of(data))}"
 
 
 def trained(recipe: Recipe, updates: int, seed: int, settings: Settings) -> Path:
@@ -172,7 +176,7 @@ def examine(
         for decoding in study.decodings(recipe):
             key = fingerprint(
                 study.figure == "trajectory", dataclasses.asdict(problem_set), settings.problems, seed, PROBLEM_SEED,
-                dataclasses.asdict(decoding), settings.data,
+                dataclasses.asdict(decoding), corpus_of(settings.data),
             )  # fmt: skip
 
             def work(problem_set: ProblemSet = problem_set, decoding: Decoding = decoding) -> dict[str, Any]:
@@ -209,20 +213,21 @@ def _write(path: Path, content: Any) -> None:
 
 def run_study(study: Study, scale: Scale, settings: Settings, source: Path | None = None) -> dict[str, Any]:
     """All rows of a study, their summary over seeds, and the verdict. `source`: a checkpoint instead of training."""
-    rows, started = [], time.monotonic()
+    rows, seconds = [], 0.0
     jobs = [(seed, label, recipe) for seed in range(settings.seeds) for label, recipe in study.arms.items()]
     for seed, label, recipe in (bar := tqdm(jobs, desc=study.name, unit="model", disable=None)):
         bar.set_postfix_str(f"{label}, seed {seed}")
         if source is None:
             updates = updates_of(recipe, scale, settings)
             folder = trained(recipe, updates, seed, settings)
+            seconds += json.loads((folder / DONE).read_text())["seconds"]
             rows += examine(study, label, recipe, folder, seed, updates, settings)
         else:
             rows += examine(study, label, recipe, source, seed, None, settings)
     summary = summarise(rows)
     return {
         "study": study.name, "claim": study.claim, "source": study.source, "scale": scale.name,
-        "seeds": settings.seeds, "version": VERSION, "minutes": round((time.monotonic() - started) / 60, 1),
+        "seeds": settings.seeds, "version": VERSION, "training_minutes": round(seconds / 60, 1),
         **judge(study, scale, summary), "summary": summary, "rows": rows,
     }  # fmt: skip
 
@@ -242,8 +247,8 @@ def scale_for(model: Loaded, scale: Scale, clues: tuple[int, int] | None) -> Sca
         raise ValueError(f"{model.name} is for {model.task.name}; these studies look at Sudoku")
     keys = ("task", "layers", "heads", "width", "attention", "step_embedding")
     base = replace(scale.families[0].base, name=model.name, **{key: getattr(model.config, key) for key in keys})
-    loops = model.config.loops
-    puzzles = ProblemSet(task=base.task, clues=clues or (round(0.37 * base.config().length),) * 2)
+    loops, length = model.config.loops, model.config.length
+    puzzles = ProblemSet(task=base.task, clues=clues or (round(0.3 * length), round(0.37 * length)))
     sampled = sorted({1, 2, max(loops // 2, 1), loops, 2 * loops})
     family = Family(base=base, problems=puzzles, loops=(loops,), unrolled=())
     return replace(scale, families=(family,), longest=loops, sampled=tuple(sampled))

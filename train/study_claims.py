@@ -344,5 +344,5 @@ def _studies(scale: Scale) -> Iterator[Study]:
     yield Study(
         name="trajectory", claim="simple inferences are right in earlier loops than those that build on them",
         source="ours", arms=best, problems=puzzles, figure="trajectory", checkpoint=True,
-        decodings=lambda recipe: [Decoding(steps=1, loops=2 * recipe.config().loops)],
+        decodings=lambda recipe: [Decoding(steps=1, loops=recipe.config().loops)],
     )  # fmt: skip

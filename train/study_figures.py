@@ -243,7 +243,8 @@ def markdown(report: dict[str, Any], stem: str) -> str:
         f"# {report['study']}", "", f"**Claim** ({report['source']}): {report['claim']}.", "",
         f"**At {report['scale']} scale: {report['verdict']}.**", "", f"![{report['study']}]({stem}.png)", "",
         f"`{report['command']}`", "",
-        f"{updates}, {report['seeds']} seeds; values are means over seeds ± sample deviation, with the 95% interval of"
+        f"{updates}, {report['seeds']} seeds, {report['training_minutes']} minutes of training in all. Values are means"
+        " over seeds ± sample deviation, with the 95% interval of"
         " all their problems. Each seed has problems of its own, the same for all models; all are held out from"
         f" training. Rows with every setting are in `{stem}.json`.", "", "## Comparisons", "",
     ]  # fmt: skip
