@@ -15,6 +15,13 @@ from rmdm.tasks import get_task
 from tests.exports import exported, small  # noqa: F401  (fixtures)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device; run pytest -m cuda where there is one"))
+
+
 def tiny_config(name: str = "sudoku-4x4", **changes: object) -> ModelConfig:
     task = get_task(name)
     sizes: dict = {"layers": 1, "heads": 4, "width": 32, "loops": 3}
