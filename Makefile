@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PORT ?= 7860
 
-.PHONY: app test lint tools clean
+.PHONY: app test lint tools screenshots clean
 
 app: .venv/.app
 	$(BIN)/python app.py --port $(PORT)
@@ -41,6 +41,10 @@ tools:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null \
 			|| echo "could not install$$missing: the tests that need them are skipped"; \
 	else echo "not found:$$missing: the tests that need them are skipped"; fi
+
+# Every tab of the app in Chromium, light and dark, into assets/results/screenshots.
+screenshots: .venv/.test tools
+	$(BIN)/python -m tests.screenshots
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
