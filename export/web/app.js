@@ -104,6 +104,7 @@ function hear(data) {
   player.show(data.run);
   $("edit").hidden = false;
   document.documentElement.dataset.solved = data.run.result.solution;
+  performance.mark("solved");
   if (innerWidth <= 860) $("player").scrollIntoView({ block: "start" });
 }
 
