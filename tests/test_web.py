@@ -359,7 +359,10 @@ def test_own_puzzles_and_bad_ones(browser: Any, site: Path) -> None:
         page.fill("#line", line)
         page.click("#fresh")
         assert page.input_value("#line").count("0") == line.count("0")
+        assert page.input_value("#example") == "-1"  # no longer one of the examples
+        page.select_option("#example", "-1")
         page.fill("#line", line)
+        assert page.input_value("#example") == "1"
         page.click("summary")
         page.locator("#steps").fill("2")
         page.select_option("#loops", "auto")

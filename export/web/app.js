@@ -34,7 +34,8 @@ const player = createPlayer($("player"), {
 // The puzzle in the field as tokens, or null and a word on what is wrong.
 function read() {
   try {
-    const tokens = encode(spec.grid, $("line").value);
+    const tokens = encode(spec.grid, $("line").value), line = write(spec.grid, tokens);
+    $("example").value = spec.examples.findIndex((example) => example.problem === line);
     if ($("note").classList.contains("error") && !$("solve").disabled) say();
     return tokens;
   } catch (error) {
@@ -146,7 +147,7 @@ const answer = await fetch("page.json").catch(() => null);
 spec = answer?.ok ? await answer.json().catch(() => null) : null; // where it is missing, the worker says so
 if (spec) {
   start = { ...DEFAULTS, steps: spec.steps, loops: spec.loops };
-  fill($("example"), spec.examples.map(({ name }, i) => [i, name]), 0);
+  fill($("example"), [...spec.examples.map(({ name }, i) => [i, name]), [-1, "Your own: from an empty grid"]], 0);
   fill($("loops"), LOOPS.includes(spec.loops) ? LOOPS : [...LOOPS, spec.loops], spec.loops);
   fill($("schedule"), SCHEDULES, start.schedule);
   fill($("order"), Object.keys(ORDERS), start.order);
@@ -158,7 +159,8 @@ if (spec) {
   $("line").addEventListener("keydown", (event) => {
     if (event.key === "Enter") { event.preventDefault(); $("panel").requestSubmit(); }
   });
-  $("example").addEventListener("change", () => put(spec.examples[$("example").value].problem));
+  const blank = write(spec.grid, Array(spec.length).fill(spec.mask));
+  $("example").addEventListener("change", () => put(spec.examples[$("example").value]?.problem ?? blank));
   $("fresh").addEventListener("click", () => { const tokens = read(); if (tokens) put(write(spec.grid, shuffle(spec.grid, tokens))); });
   $("edit").addEventListener("click", show);
   $("model").addEventListener("change", () => { stop("Loading the model …"); worker.postMessage({ open: $("model").value }); });
