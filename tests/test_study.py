@@ -82,19 +82,13 @@ def test_a_study_from_end_to_end(toy, tmp_path, monkeypatch, capsys):
 def test_every_study_makes_its_files(toy, tmp_path):
     words = [name for name in NAMES if name != "text"]
     assert run(tmp_path, *words, "--updates", "2", "--seeds", "1") == 0
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("the quick brown fox jumps over the lazy dog and " * 1000)
-    assert run(tmp_path, "text", "--updates", "2", "--seeds", "1", "--problems", "2", "--data", str(corpus)) == 0
-    for name in NAMES:
+    for name in words:
         report = json.loads((tmp_path / f"out/study-{name}.json").read_text())
         assert report["rows"], name
         assert report["findings"], name
         assert {row["updates"] for row in report["rows"]} == {2}, name
         assert report["command"].startswith(f"python -m train.study {name} --updates 2")
         assert (tmp_path / f"out/study-{name}.png").stat().st_size > 5000
-    text = json.loads((tmp_path / "out/study-text.json").read_text())["rows"][0]
-    assert text["metric"] == "nll"
-    assert text["bits_per_char"] > 1
     orders = json.loads((tmp_path / "out/study-order.json").read_text())["rows"]
     assert {row["order"] for row in orders} == {"confidence", "margin", "entropy", "random"}
     # The same looks at a checkpoint from elsewhere, and says that its updates are unknown.
@@ -104,6 +98,22 @@ def test_every_study_makes_its_files(toy, tmp_path):
     assert report["rows"][0]["updates"] is None
     assert report["rows"][0]["clues"] == [8, 9]
     assert sum(kind["cells"] for kind in report["summary"][0]["kinds"]) == report["summary"][0]["cells"]
+
+
+def test_the_text_study(toy, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the quick brown fox jumps over the lazy dog and " * 1000)
+    assert run(tmp_path, "text", "--updates", "2", "--seeds", "1", "--problems", "2", "--data", str(corpus)) == 0
+    report = json.loads((tmp_path / "out/study-text.json").read_text())
+    points = [(row["model"], row["steps"]) for row in report["rows"]]
+    assert points == [(model, t) for model in ("(1 x 1)", "(1 x 2)") for t in (8, 64)]
+    for row in report["rows"]:
+        assert (row["metric"], row["n"], row["updates"]) == ("nll", 2, 2)
+        assert row["interval"][0] <= row["value"] <= row["interval"][1]
+        assert row["bits_per_char"] > 1
+        assert row["entropy"] >= 0
+    assert len(report["findings"]) == 2
+    assert "NLL" in (tmp_path / "out/study-text.md").read_text()
 
 
 def test_a_time_is_turned_into_updates_once(toy, tmp_path, monkeypatch):
@@ -240,12 +250,12 @@ def test_a_trajectory_is_read_right():
     problems = generate(get_task("sudoku-6x6"), 5, clues=(14, 18))
     task, solutions = Sudoku(6), torch.from_numpy(problems.solutions)
     kinds = torch.from_numpy(np.stack([kind_of(*rounds_of_singles(task, row)) for row in problems.tokens.tolist()]))
-    right = torch.nn.functional.one_hot(solutions, len(task.symbols)).float() * 9
+    right, wrong = (torch.nn.functional.one_hot(answer, 7).float() * 9 for answer in (solutions, solutions % 6 + 1))
 
     def denoise(tokens, loops):
         for loop in range(1, loops + 1):
             known = (kinds == 0) if loop == 2 else torch.full_like(kinds, loop > 2, dtype=torch.bool)
-            yield torch.where(known[..., None], right, right.roll(1, dims=-1) if loop < 3 else right)
+            yield torch.where(known[..., None], right, wrong)
 
     found = pool([explain(denoise, problems, 4)])
     cells = int((problems.tokens == task.mask).sum())

@@ -133,8 +133,9 @@ def measure(
     if isinstance(model.task, Text8):
         scorer, corpus = get_scorer("wordsegment"), Text8(data)
         [row] = evaluate(model, [problems], [decoding.steps], [decoding.loops], decoding, scorer, corpus)
+        value = row["metrics"]["nll"]
         return {
-            "metric": "nll", "value": row["metrics"]["nll"], "interval": row["interval"]["nll"], "n": row["n"],
+            "metric": "nll", "value": value, "interval": row["intervals"]["nll"] or [value, value], "n": row["n"],
             "forward_passes": row["forward_passes"], "scorer": scorer.name,
         } | {key: row["metrics"][key] for key in ("bits_per_char", "entropy", "gen_ppl")}  # fmt: skip
     solved, passes = 0, 0

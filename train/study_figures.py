@@ -156,7 +156,8 @@ def pareto(study: Study, scale: Scale, points: Points) -> Figure:
             axes.scatter([x for x, _, _ in spots], [y for _, y, _ in spots], s=55, color=COLOURS[style], zorder=3,
                          marker=MARKERS[style], label="recursive" if recursive else "single pass")  # fmt: skip
             for shift, (x, y, model) in enumerate(sorted(spots)):
-                axes.annotate(model, (x, y), xytext=(7, 6 + 9 * (shift % 3)), textcoords="offset points", fontsize=8)
+                place = (7, (6 + 9 * (shift % 3)) * (1 if recursive else -1))  # one kind above its spots, one below
+                axes.annotate(model, (x, y), xytext=place, textcoords="offset points", fontsize=8)
         reached = sorted((p["parameters"], t) for m, p in models.items() if (t := found[problems, m]) is not None)
         frontier = [(x, y) for x, y in reached if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in reached)]
         axes.step([x for x, _ in frontier], [y for _, y in frontier], where="post", color="grey", label="frontier")
@@ -164,6 +165,7 @@ def pareto(study: Study, scale: Scale, points: Points) -> Figure:
         axes.set_yscale("log")
         axes.set_yticks([*ticks, never], [*map(str, ticks), "never"])
         axes.minorticks_off()
+        axes.margins(x=0.15)
         axes.grid(alpha=0.3)
         axes.set(xlabel="parameters", title=problems, ylabel=f"steps to solve {scale.threshold:.0%}")
         _legend(axes)
@@ -213,10 +215,12 @@ def trajectory(study: Study, scale: Scale, points: Points) -> Figure:
     right.errorbar([number for number, _ in known], [one["mean_loop"] for _, one in known],
                    yerr=[1.96 * one["error"] for _, one in known], color=COLOURS[2], marker="D", capsize=3)  # fmt: skip
     right.set(xlabel="round of singles that reaches the cell", ylabel="first loop it is right, mean",
-              title="Chains of singles are followed")  # fmt: skip
+              title="Chains of singles, link by link")  # fmt: skip
     for axes in (left, middle):
         _legend(axes)
         axes.grid(alpha=0.3)
+        axes.set_xticks(list(loops)[:: max(1, len(loops) // 10)])
+    right.set_xticks([number for number, _ in known])
     right.grid(alpha=0.3)
     figure.suptitle(f"{point['model']}, {point['problems']}, T = 1", fontsize=9)
     return figure
