@@ -66,7 +66,7 @@ def bits_per_character(
         for logits in denoise(torch.where(masked, mask, tokens), loops):  # noqa: B007
             pass  # the bound is that of the last loop
         assert logits is not None
-        logits = logits.float().clone()
+        logits = logits.to(tokens.device, torch.float32, copy=True)
         logits[..., mask] = -torch.inf  # the mask token is never a prediction
         loss = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
         samples.append((loss * masked).sum(dim=1) / t / tokens.shape[1] / math.log(2))

@@ -136,6 +136,7 @@ class Denoiser(nn.Module):
         """`gradient_loops`: learn through the last so many loops only. `save_memory`: recompute activations."""
         if loops < 1:
             raise ValueError(f"loops {loops} is not a positive number")
+        tokens = tokens.to(self.cosine.device)  # samplers and judges keep theirs on the CPU
         blind = 0 if gradient_loops is None else max(loops - gradient_loops, 0)
         learn = torch.is_grad_enabled()
         with torch.set_grad_enabled(learn and not blind):

@@ -203,7 +203,7 @@ SUDOKU = Recipe(
     name="sudoku-9x9", about="the shipped solver: one layer, unit heads", task="sudoku-9x9", layers=1, heads=4,
     width=128, attention="units", loops=fixed(10), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=100,
     min_lr_ratio=0.0, average=0.998, batch=32, mask_rates=((0.85, 0.4, 0.75), (0.15, 0.0, 1.0)), puzzles=0.5,
-    steps=6000, eval_every=500,
+    steps=4000, eval_every=500,
 )  # fmt: skip
 SUDOKU_MORE = replace(
     SUDOKU, name="sudoku-9x9-more", about="second stage, with --init sudoku-9x9: more loops, harder puzzles",
