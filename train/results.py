@@ -18,6 +18,7 @@ START, END = "<!-- results -->", "<!-- /results -->"
 EVALUATIONS = {
     "sudoku-4x4": "sudoku-4x4 --mask 0.5 --steps 1 --loops 6",
     "sudoku-9x9-easy": "sudoku-9x9 --clues 30-36 --steps 1,5 --loops 20",
+    "sudoku-9x9-easy-best": "sudoku-9x9 --clues 30-36 --steps 10 --loops 12",
     "sudoku-9x9-minimal": "sudoku-9x9 --clues 22-27 --steps 10 --loops 20",
     "sudoku-9x9-shallow-easy": "sudoku-9x9-shallow --clues 30-36 --steps 1,5 --loops 1",
     "sudoku-9x9-shallow-minimal": "sudoku-9x9-shallow --clues 22-27 --steps 20 --loops 1",
