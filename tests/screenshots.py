@@ -29,8 +29,10 @@ def shoot(page: Page, family: str, path: Path) -> None:
             loops = player.get_by_role("slider", name="Loop within the step")
             box = loops.bounding_box()
             assert box is not None
-            loops.click(position={"x": box["width"] * 0.3, "y": box["height"] / 2})
-            page.locator(f"#{family}-player .rmdm-changed").nth(2).hover()  # there is a doubt to look into
+            loops.click(position={"x": box["width"] * 0.1, "y": box["height"] / 2})
+            changed = page.locator(f"#{family}-player .rmdm-changed")
+            if changed.count():  # there is a doubt to look into
+                changed.last.hover()
     page.wait_for_timeout(600)
     page.evaluate("document.activeElement.blur()")
     page.screenshot(path=path, full_page=True)
@@ -47,14 +49,14 @@ def main() -> None:
         )
         for theme in ("light", "dark"):
             page = browser.new_page(color_scheme=theme, viewport={"width": 1280, "height": 860})
-            page.set_default_timeout(120_000)
+            page.set_default_timeout(40_000)
             page.goto(server.url)
             page.wait_for_selector("#sudoku-player .rmdm-board")
             for family in TABS:
                 shoot(page, family, folder / f"{family}-{theme}.png")
             page.close()
         page = browser.new_page(viewport={"width": 390, "height": 844}, device_scale_factor=2)
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(40_000)
         page.goto(server.url)
         page.wait_for_selector("#sudoku-player .rmdm-board")
         shoot(page, "sudoku", folder / "phone.png")
