@@ -5,9 +5,11 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 
+from rmdm.checkpoint import write_atomically
 from rmdm.cost import peak_gflops, training_flops
 from rmdm.model import Denoiser
 from train.data import Data
@@ -87,8 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
             f" share {row['share']:.2f}, {row['threads']} threads"
         )
         if options.json:
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(row, file, indent=1)
+            text = json.dumps(row, indent=1) + "\n"
+            write_atomically(Path(options.json), lambda path: path.write_text(text, encoding="utf-8"))
     except (ValueError, OSError) as error:
         print(f"train.bench: {error}", file=sys.stderr)
         return 1
