@@ -21,7 +21,9 @@ import gradio as gr
 from rmdm import gif, trajectory
 from rmdm.gallery import STEPS, examples, first_problem, new_problem, presets, tables, telling_example
 from rmdm.sampler import ORDERS, SCHEDULES
-from rmdm.serving import Shelf, countdown_line, endpoints, finished, solve
+from rmdm.serving import Shelf, countdown_line, endpoints, solve
+from rmdm.tasks import task_for
+from rmdm.tasks.countdown import LARGEST_NUMBER, Countdown
 
 try:  # on a ZeroGPU Space, work that uses the model must be marked
     from spaces import GPU as gpu
@@ -38,14 +40,26 @@ LOOPS = ["auto", "1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64"]
 KEYS = ("checkpoint", "steps", "loops", "schedule", "order", "threshold", "temperature", "seed", "backend")
 QUIET: Any = {"api_visibility": "private", "show_progress": "hidden"}  # events of the page, not for programs
 HEAVY: Any = {"concurrency_id": "model", "concurrency_limit": 1, **QUIET}
+STOPPED = "Stopped: nothing is running now."  # true as well where nothing was
+PULSE = 0.3  # seconds between words on progress, and the longest that a run goes on after Stop
 Run = dict[str, Any]
+Runs = Callable[[Any, tuple[Any, ...]], Iterator[str | Run]]
 
 
-@gpu
-def runs(shelf: Shelf, problem: Any, settings: tuple[Any, ...]) -> Iterator[Run]:
-    """`settings` in the order of KEYS."""
-    checkpoint, *rest, backend = settings
-    yield from solve(shelf, problem, checkpoint, *rest, backend=backend)
+def runner(shelf: Shelf) -> Runs:
+    """What computes for the page. Only plain data goes in and out: on ZeroGPU it runs in another process."""
+
+    @gpu
+    def runs(problem: Any, settings: tuple[Any, ...]) -> Iterator[str | Run]:
+        """A word on progress after each loop, then the whole trajectory. `settings` in the order of KEYS."""
+        checkpoint, *rest, backend = settings
+        run: Run = {}
+        for run in solve(shelf, problem, checkpoint, *rest, backend=backend):
+            if not run["result"]:
+                yield f"step {run['frames'][-1]['step']}, {run['frames'][-1]['passes']} passes"
+        yield run
+
+    return runs
 
 
 def pack(value: Any) -> str:
@@ -57,16 +71,19 @@ def note(text: str = "", error: bool = False) -> str:
     return pack({"text": text, "error": error})
 
 
-def watch(shelf: Shelf, problem: Any, settings: tuple[Any, ...]) -> Iterator[tuple[Run | None, str]]:
-    """For the page: a word on progress once a second, then the whole trajectory, or what is wrong."""
-    run: Run = {}
+def watch(runs: Runs, problem: Any, settings: tuple[Any, ...]) -> Iterator[tuple[Run | None, str]]:
+    """For the page: a word on progress now and then, and at last the trajectory, or what is wrong.
+
+    Stop closes this generator at a word, and with it the run, between two loops.
+    """
     spoken = time.monotonic()
     try:
-        for run in runs(shelf, problem, settings):
-            if time.monotonic() - spoken > 1:
+        for news in runs(problem, settings):
+            if isinstance(news, dict):
+                yield news, note("" if news["frames"] else f"There is nothing to fill in. {news['result']['verdict']}")
+            elif time.monotonic() - spoken > PULSE:
                 spoken = time.monotonic()
-                yield None, note(f"Thinking: step {run['frames'][-1]['step']}, {run['frames'][-1]['passes']} passes …")
-        yield run, note("" if run["frames"] else f"There is nothing to fill in. {run['result']['verdict']}")
+                yield None, note(f"Thinking: {news} …")
     except ValueError as error:
         yield None, note(str(error), error=True)
 
@@ -103,12 +120,14 @@ def joined(parts: tuple[Any, ...]) -> str:
     return str(parts[0] or "") if len(parts) == 1 else countdown_line(*parts)
 
 
-def problem_fields(family: str, first: str) -> list[gr.Textbox]:
-    if family == "countdown":
+def problem_fields(family: str, task: Any, first: str) -> list[gr.Textbox]:
+    if isinstance(task, Countdown):
         numbers, target = first.rsplit("=", 1)
+        few, many = task.counts[0], task.counts[-1]
+        says = f"{few if few == many else f'{few} to {many}'} of 1 to {LARGEST_NUMBER}"
         with gr.Row():
-            left = gr.Textbox(numbers, label="Numbers", max_length=200, min_width=130, scale=2)
-            right = gr.Textbox(target, label="Target", max_length=20, min_width=80)
+            left = gr.Textbox(numbers, label="Numbers", info=says, max_length=200, min_width=130, scale=2)
+            right = gr.Textbox(target, label="Target", info="To be made", max_length=20, min_width=80)
         left.elem_id, right.elem_id = "countdown-problem", "countdown-target"
         return [left, right]
     label = {"sudoku": "Or paste a puzzle as a line", "text8": "Your text, _ for each missing letter"}[family]
@@ -134,18 +153,26 @@ def settings_panel(shelf: Shelf, family: str, name: str) -> list[Any]:
     return [steps, loops, schedule, order, threshold, temperature, seed, backend]
 
 
-def task_tab(shelf: Shelf, family: str) -> Fields | None:
+def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
     names = shelf.names(family)
     if not names:
         gr.Markdown(f"There is no {FAMILIES[family]} model in the checkpoints folder yet: nothing to run here.")
         return None
     task = shelf.task(names[0])
     first = first_problem(task)
+
+    def preview(name: str, *texts: Any) -> tuple[Any, str]:
+        try:
+            own = task_for(shelf.task(name), joined(texts))
+            return pack(trajectory.problem(own, own.encode(joined(texts)))), note()
+        except ValueError as error:
+            return gr.skip(), note(str(error), error=True)
+
     with gr.Row(elem_classes="rmdm-row"):
         with gr.Column(scale=3, min_width=280, elem_classes="rmdm-panel"):
             checkpoint = gr.Dropdown(names, value=names[0], label="Model", elem_id=f"{family}-model")
             example = gr.Dropdown(list(examples(task.name)), label="Example", elem_id=f"{family}-example")
-            parts = problem_fields(family, first)
+            parts = problem_fields(family, task, first)
             message = widget("message", value=note(), elem_id=f"{family}-message")
             with gr.Row(elem_classes="rmdm-actions"):
                 word = "Write" if family == "text8" else "Solve"
@@ -165,17 +192,11 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
                 "countdown": "Press Solve: the model writes one calculation a line, all lines at once.",
                 "text8": "Press Write: every · is a character that the model fills in.",
             }[family]
-            start = pack(trajectory.problem(task, task.encode(first)))
+            start = preview(names[0], first)[0]
             own = {"hint": hint, "fields": f"#{family}-problem, #{family}-target", "elem_id": f"{family}-player"}
             player = widget("player", value=start, **own)
     last, count = gr.State(None), len(parts)
     inputs, shown = [*parts, *fields.settings], [*parts, player, message]
-
-    def preview(name: str, *texts: Any) -> tuple[Any, str]:
-        try:
-            return pack(trajectory.problem(shelf.task(name), shelf.task(name).encode(joined(texts)))), note()
-        except ValueError as error:
-            return gr.skip(), note(str(error), error=True)
 
     def put(name: str, line: str) -> list[Any]:
         return [*fields.split(line), *preview(name, *fields.split(line))]
@@ -188,14 +209,14 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
 
     def begin(*values: Any) -> Iterator[tuple[Any, str, Any]]:
         problem, settings = joined(values[:count]), values[count:]
-        for run, words in watch(shelf, problem, settings):
+        for run, words in watch(runs, problem, settings):
             yield gr.skip() if run is None else pack(run), words, (problem, settings)
 
     def draw_gif(arguments: Any) -> tuple[Any, str]:
         try:
             if not arguments:
                 raise ValueError("run something first: the GIF shows the last run")
-            data = gif.render(finished(runs(shelf, *arguments)))
+            data = next(gif.render(news) for news in runs(*arguments) if isinstance(news, dict))
         except ValueError as error:
             return gr.skip(), note(str(error), error=True)
         with tempfile.NamedTemporaryFile(prefix=f"{family}-", suffix=".gif", delete=False) as file:
@@ -211,7 +232,7 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
         return location.origin + location.pathname + "?" + query;
     }}"""
     running.then(None, inputs, link, js=to_link, api_visibility="private")
-    stop.click(lambda: note("Stopped."), None, message, cancels=[running], queue=False, **QUIET)
+    stop.click(lambda: note(STOPPED), None, message, cancels=[running], queue=False, **QUIET)
     fresh.click(lambda name: put(name, new_problem(shelf.task(name))), checkpoint, shown, **QUIET)
     pick = lambda name, chosen: put(name, examples(shelf.task(name).name).get(chosen, ""))  # noqa: E731
     example.input(pick, [checkpoint, example], shown, **QUIET)
@@ -224,7 +245,7 @@ def task_tab(shelf: Shelf, family: str) -> Fields | None:
     return fields
 
 
-def compare_tab(shelf: Shelf) -> None:
+def compare_tab(shelf: Shelf, runs: Runs) -> None:
     bases = [name for name in shelf.names() if not name.endswith(("-shallow", "-deep"))]
     if not bases:
         gr.Markdown("There is no model in the checkpoints folder yet, so there is nothing to compare.")
@@ -250,7 +271,7 @@ def compare_tab(shelf: Shelf) -> None:
     message = widget("message", value=note(), elem_id="compare-message")
     with gr.Row(elem_classes="rmdm-actions"):
         go = gr.Button("Compare", variant="primary", elem_id="compare-solve", min_width=120, scale=0)
-        stop = gr.Button("Stop", min_width=80, scale=0)
+        stop = gr.Button("Stop", min_width=80, elem_id="compare-stop", scale=0)
     duel = widget("compare", value=pack(None), elem_id="compare-player")
 
     def choose(base: str) -> list[Any]:
@@ -267,7 +288,7 @@ def compare_tab(shelf: Shelf) -> None:
             temperature = 0.7 if str(name).startswith("text8") else 0.0
             settings = (name, steps, loops, "steps", "confidence", 0.9, temperature, 0, "PyTorch")
             run = None
-            for run, words in watch(shelf, line, settings):  # noqa: B007
+            for run, words in watch(runs, line, settings):  # noqa: B007
                 yield gr.skip(), words
             if run is None:
                 return
@@ -276,7 +297,7 @@ def compare_tab(shelf: Shelf) -> None:
         yield pack({"runs": done, "labels": labels}), note()
 
     running = go.click(begin, [problem, *sides], [duel, message], **HEAVY)
-    stop.click(lambda: note("Stopped."), None, message, cancels=[running], queue=False, **QUIET)
+    stop.click(lambda: note(STOPPED), None, message, cancels=[running], queue=False, **QUIET)
     model.input(choose, model, [preset, example, problem, *sides], **QUIET)
     fill = lambda base, chosen: presets(shelf, base).get(chosen, [gr.skip()] * 6)  # noqa: E731
     preset.input(fill, [model, preset], sides, **QUIET)
@@ -344,6 +365,7 @@ def add_links(page: gr.Blocks, bar: gr.Tabs, shelf: Shelf, tabs: dict[str, Field
 
 
 def build(shelf: Shelf) -> gr.Blocks:
+    runs = runner(shelf)
     options: Any = {"analytics_enabled": False, "delete_cache": (3600, 3600), "fill_width": True}
     with gr.Blocks(title="R-MDM: watch it think", **options) as page:
         gr.HTML((ASSETS / "player" / "intro.html").read_text("utf-8"), apply_default_css=False)
@@ -351,10 +373,10 @@ def build(shelf: Shelf) -> gr.Blocks:
         with gr.Tabs() as bar:
             for family, name in FAMILIES.items():
                 with gr.Tab(name, id=family):
-                    if fields := task_tab(shelf, family):
+                    if fields := task_tab(shelf, runs, family):
                         tabs[family] = fields
             with gr.Tab("Compare", id="compare"):
-                compare_tab(shelf)
+                compare_tab(shelf, runs)
             with gr.Tab("Results", id="results"):
                 results_tab(ASSETS / "results")
         add_endpoints(shelf)

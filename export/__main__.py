@@ -75,8 +75,9 @@ def run(args: argparse.Namespace) -> int:
     for precision in args.precision:
         if not args.ship and not any(precision in PRECISIONS[format] for format in args.formats):
             able = [format for format in PRECISIONS if precision in PRECISIONS[format]]
+            reason = " (ONNX Runtime has no bf16 products on a CPU)" if precision == "bf16" else ""
             raise ValueError(
-                f"{precision} is not offered for {', '.join(args.formats)}; add --formats {','.join(able)}"
+                f"{precision} is not offered for {', '.join(args.formats)}{reason}; add --formats {','.join(able)}"
             )
     model = rmdm.load(args.checkpoint)
     if not isinstance(model, Denoiser):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from export import to_aotinductor, to_onnx, to_torchscript
-from export.unrolled import versions, weights_hash
+from export.unrolled import native, versions, weights_hash
 from export.verify import Judge
 from rmdm.backends import MANIFEST, open_file
 from rmdm.checkpoint import write_atomically
@@ -104,6 +104,8 @@ def write(
                 "seconds": round(seconds, 2),
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
                 "opset": to_onnx.OPSET if job.format == "onnx" else None,
+                # What AOTInductor's products are computed in, where the device has none in the weights' precision.
+                "products": "fp32" if job.format == "aoti" and not native(job.precision, device) else job.precision,
             }
             artefact = open_file(path, device)
             rows, faults = [], []

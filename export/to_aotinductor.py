@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch._inductor import aot_compile
 from torch._inductor.package import package_aoti
 
-from export.unrolled import Begin, Loop, describe, example, prepare
+from export.unrolled import Begin, Loop, describe, example, native, prepare
 from rmdm.model import Denoiser
 
 
 def export(model: Denoiser, path: Path, precision: str = "fp32", device: str = "cpu") -> None:
-    ready = prepare(model, precision, device)
+    ready = prepare(model, precision, device, wide=not native(precision, device))
     tokens, h, progress = example(ready)
     batch = torch.export.Dim("batch", min=1, max=4096)
     about = describe(model, None, True, precision, device)

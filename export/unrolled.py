@@ -10,6 +10,7 @@ import json
 import platform
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rmdm.model import Denoiser
@@ -34,13 +35,37 @@ class Norm(nn.Module):
         return (wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
 
-def prepare(model: Denoiser, precision: str = "fp32", device: str = "cpu", fuse: bool = False) -> Denoiser:
-    """A copy of the model in another precision and on another device; `fuse`: with norms that ONNX Runtime fuses."""
+class Product(nn.Module):
+    """A product of half-precision numbers, summed in float32 and rounded once, as hardware that can do it does."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x.float(), self.weight.float(), bias).to(x.dtype)
+
+
+def native(precision: str, device: str) -> bool:
+    """Whether the device multiplies in that precision. A CPU that does not emulates it, at a hundredth of its speed."""
+    if device != "cpu" or precision == "fp32":
+        return True
+    able = torch.ops.mkldnn._is_mkldnn_bf16_supported, torch.ops.mkldnn._is_mkldnn_fp16_supported
+    return bool(able[precision == "fp16"]())
+
+
+def prepare(
+    model: Denoiser, precision: str = "fp32", device: str = "cpu", fuse: bool = False, wide: bool = False
+) -> Denoiser:
+    """A copy in another precision, on another device. `fuse`: norms for ONNX Runtime; `wide`: float32 products."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    for parent in list(model.modules()) if fuse else []:
+    for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.RMSNorm):
+            if fuse and isinstance(child, nn.RMSNorm):
                 setattr(parent, name, Norm(child))
+            if wide and isinstance(child, nn.Linear):
+                setattr(parent, name, Product(child))
     return model.to(device, TYPES[precision])
 
 

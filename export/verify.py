@@ -20,7 +20,8 @@ from rmdm.tasks import get_task
 from rmdm.tasks.text8 import normalise
 
 BATCHES = (1, 3, 32)  # the parts are traced with 2
-LOGITS = 1e-4  # fp32: the largest difference from eager, or where eager's own rounding is as large, twice that
+LOGITS = 1e-4  # fp32: the largest difference from eager, or where eager's own rounding is as large,
+ROUNDINGS = 10  # so many times that: eager's own error is one draw of a chaotic quantity, another order of sums another
 POINTS = 0.005  # other precisions: how far the solve rate may fall, as a share of the problems
 BITS = 0.01  # the same for text, in bits per character
 
@@ -42,6 +43,8 @@ class Judge:
         self.model, self.steps = model, steps
         self.task = get_task(model.config.task)
         self.text = self.task.name == "text8"
+        # A name and no path: the manifest goes where the file goes.
+        self.source = (Path(data).name if data else "Python's own manual") if self.text else None
         self.problems = problems(model.config.task, count, data)  # (P, N)
         self.eager = functools.cache(self._eager)
         self.rounding = functools.cache(self._rounding)
@@ -110,9 +113,10 @@ class Judge:
             "problems": len(self.problems),
             "steps": None if self.text else self.steps,
             "different_solutions": None if self.text else len(differing),
+            "tolerance": self.tolerance(precision),
         }
         if self.text:
-            row |= {"bits_per_character": got.bits, "eager_bits_per_character": expected.bits}
+            row |= {"bits_per_character": got.bits, "eager_bits_per_character": expected.bits, "text": self.source}
         return row, list(self._faults(artefact, loops, precision, difference, expected, got, differing))
 
     def _faults(
@@ -122,17 +126,22 @@ class Judge:
         if not np.isfinite(difference):
             yield "its logits are not finite"
         elif precision == "fp32":
-            if difference > LOGITS and difference > 2 * self.rounding(loops, len(theirs.logits[0])):
+            if difference > LOGITS and difference > ROUNDINGS * self.rounding(loops, len(theirs.logits[0])):
                 yield f"its logits differ by {difference:.1e}, more than {LOGITS:.0e}"
             close = min(max(4 * difference, 1e-5), 4 * LOGITS)  # two log-probabilities, each of them off by twice that
             for index in differing:
                 if not self.near_tie(artefact, self.problems[index : index + 1], loops, close):
                     yield f"problem {index + 1} has another solution, and not because of a near-tie"
                     return
-        elif ours.bits is not None and theirs.bits is not None and theirs.bits > ours.bits + BITS:
+        elif ours.bits is not None and theirs.bits is not None and not theirs.bits <= ours.bits + BITS:
             yield f"{theirs.bits:.3f} bits per character, eager has {ours.bits:.3f}"
         elif (theirs.solve_rate or 0) < (ours.solve_rate or 0) - POINTS - 1e-9:
             yield f"it solves {theirs.solve_rate:.1%}, eager {ours.solve_rate:.1%}"
+
+    def tolerance(self, precision: str) -> str:
+        if precision == "fp32":
+            return f"logits within {LOGITS:.0e} of eager, or {ROUNDINGS} times eager's own rounding"
+        return f"{BITS} bits per character" if self.text else f"{100 * POINTS} points of the solve rate"
 
     def near_tie(self, artefact: Denoise, problem: Tensor, loops: int, close: float) -> bool:
         """Whether the first step that differs chose between scores that are closer than the backends' error."""

@@ -17,7 +17,7 @@ from rmdm.checkpoint import load, shipped
 from rmdm.metrics import WordScorer, get_scorer
 from rmdm.problems import RULE, Problems, generate, read_problems
 from rmdm.sampler import ORDERS, Decoding, Frame, sample
-from rmdm.tasks import NAMES, Task, get_task
+from rmdm.tasks import NAMES, Task, get_task, task_for, task_within
 from rmdm.tasks.text8 import Text8
 
 
@@ -48,6 +48,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
     command = commands.add_parser("evaluate", help="measure a checkpoint or an export")
     command.add_argument("checkpoint", help=checkpoint)
+    says = "another task that fits the checkpoint, such as countdown-3 for one of countdown-4 (default: its own)"
+    command.add_argument("--task", help=says)
     command.add_argument("--problems", metavar="FILE", help="one problem a line, instead of generated ones")
     _problem_options(command)
     command.add_argument("--steps", type=_integers, default=[10], help="numbers of steps, such as 1,5,20 (default 10)")
@@ -115,8 +117,8 @@ def _decoding(arguments: argparse.Namespace, task: Task) -> Decoding:
 
 def run_solve(arguments: argparse.Namespace) -> None:
     model = load(arguments.checkpoint)
-    task = model.task
     text = sys.stdin.read(100_000) if arguments.problem == "-" else arguments.problem
+    task = task_for(model.task, text)
     problem = task.encode(text)
     loops = model.config.loops if arguments.loops is None else arguments.loops
     decoding = replace(_decoding(arguments, task), steps=arguments.steps, loops=loops)
@@ -162,7 +164,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     if arguments.plot and not arguments.plot.endswith(".png"):
         raise ValueError(f"the plot {arguments.plot} must end in .png")
     model = load(arguments.checkpoint)
-    task = model.task
+    task = task_within(model.task, arguments.task) if arguments.task else model.task
     decoding = _decoding(arguments, task)
     loops = arguments.loops or [model.config.loops]
     for number in arguments.steps:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rmdm.config import ModelConfig
@@ -57,7 +58,12 @@ class Artefact:
         check_input(tokens, loops, self.config)
         if self.loops not in (None, loops):
             raise ValueError(no_graph(loops, [self.loops], "CHECKPOINT"))
-        return self.run(tokens.to(self.device).contiguous(), loops)
+        missing = self.config.length - tokens.shape[1]
+        if not missing:
+            return self.run(tokens.to(self.device).contiguous(), loops)
+        # A graph has one length. Countdown pads its chains with newlines, so a shorter row is one that ends in them.
+        padded = F.pad(tokens, (0, missing), value=self.task.symbols.index("\n"))
+        return (logits[:, :-missing] for logits in self.run(padded.to(self.device), loops))
 
     def run(self, tokens: Tensor, loops: int) -> Iterator[Tensor]:
         raise NotImplementedError
@@ -277,7 +283,8 @@ def check_input(tokens: Tensor, loops: int, config: ModelConfig) -> None:
     if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
         kind = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
         raise ValueError(f"tokens are {kind}; a torch.int64 tensor is wanted")
-    if tokens.ndim != 2 or tokens.shape[1] != config.length or not len(tokens):
+    shortest = 1 if config.task.startswith("countdown") else config.length  # Artefact pads its rows
+    if tokens.ndim != 2 or not shortest <= tokens.shape[1] <= config.length or not len(tokens):
         raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; (batch, {config.length}) is wanted")
     if tokens.min() < 0 or tokens.max() >= config.vocab:
         raise ValueError(f"tokens go from {tokens.min()} to {tokens.max()}; 0 to {config.vocab - 1} are known")

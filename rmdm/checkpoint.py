@@ -197,10 +197,11 @@ def _check_header(path: Path) -> None:
             start = file.read(9)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"):
-        raise ValueError(f"{path} is a pickled PyTorch file, which could run code; only safetensors are read")
     header = int.from_bytes(start[:8], "little")
     if len(start) < 9 or start[8:] != b"{" or header > LARGEST_HEADER or header + 8 > size:
+        # Only now: the length of a good header may begin with a pickle's bytes too.
+        if start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"):
+            raise ValueError(f"{path} is a pickled PyTorch file, which could run code; only safetensors are read")
         raise ValueError(f"{path} is damaged or no safetensors file")
     if size > LARGEST_FILE:
         raise ValueError(f"{path} has {size} bytes; at most {LARGEST_FILE} are read")
@@ -228,6 +229,8 @@ def wanted_shapes(config: ModelConfig) -> dict[str, list[int]]:
     shapes |= {f"norm_{place}.weight": [width] for place in ("in", "loop", "out")}
     if config.grid:
         shapes["block_embed.weight"] = [config.grid[0] * config.grid[1], width]
+    if config.places:
+        shapes["place_embed.weight"] = [config.places + 1, width]
     if config.step_embedding == "learned":
         shapes |= {"step_embed.first.weight": [width, 1], "step_embed.first.bias": [width]}
         shapes["step_embed.second.weight"] = [width, width]

@@ -23,6 +23,7 @@ class ModelConfig:
     grid: tuple[int, int] | None = None  # rows and columns of a Sudoku block; None for plain sequences
     attention: str = "full"
     step_embedding: str = "learned"
+    places: int = 0  # sequences of numbers: so many places of a digit (units, tens, ...) have an embedding
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not 0 < len(self.task) <= 64:
@@ -31,6 +32,8 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
                 raise ValueError(f"{name} {value!r} is not a whole number from 1 to {largest}")
+        if not isinstance(self.places, int) or isinstance(self.places, bool) or not 0 <= self.places <= 16:
+            raise ValueError(f"places {self.places!r} is not a whole number from 0 to 16")
         if self.attention not in ATTENTIONS:
             raise ValueError(f"attention {self.attention!r} is unknown; choose from {', '.join(ATTENTIONS)}")
         if self.step_embedding not in STEP_EMBEDDINGS:

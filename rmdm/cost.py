@@ -10,7 +10,10 @@ from rmdm.config import ModelConfig
 def forward_flops(config: ModelConfig, loops: int) -> int:
     """Floating-point operations of one example through `loops` loops: matrix products only, 2 for each multiply-add."""
     n, d = config.length, config.width
-    layer = n * 24 * d * d + 4 * n * n * d  # qkv, out and the MLP: 12 d^2 weights; scores and their weighted sum
+    keys = 4 * n  # that a query sees, in four quarters of the heads
+    if config.grid and config.attention == "units":
+        keys = 3 * config.grid[0] * config.grid[1] + n
+    layer = n * 24 * d * d + n * keys * d  # qkv, out and the MLP: 12 d^2 weights; scores and their weighted sum
     return loops * (config.layers * layer + 2 * n * d * config.vocab)
 
 

@@ -58,9 +58,10 @@ def evaluate(
     `interval` is the 95% interval of the task's main metric, `intervals` has those of all.
     For text: `scorer` judges the samples, and `corpus` gives the held-out text for bits per character.
     """
+    task = runs[0].task  # not always the model's own: see task_within
     cells = [replace(decoding, steps=t, loops=l) for l in loops for t in steps]
     for one in {cell.most_loops: cell for cell in cells}.values():  # warms up, and an export may lack these loops
-        solve(model, runs[0].tokens[:1], model.task.mask, replace(one, steps=1))
+        solve(model, runs[0].tokens[:1], task.mask, replace(one, steps=1))
     total = len(cells) * sum(map(len, runs))
     bits: dict[int | str, tuple[float, float]] = {}
     with tqdm(total=total, desc=f"{model.name}", unit="problem", disable=None, leave=False) as bar:
@@ -77,9 +78,9 @@ def evaluate(
             values = {key: np.concatenate([part[key] for part in parts]) for key in shared}
             means: dict[str, float | None] = {key: round(float(value.mean()), 6) for key, value in values.items()}
             interval: dict[str, list[float] | None] = {key: _interval(key, value) for key, value in values.items()}
-            if isinstance(model.task, Sudoku) and "exact" not in means:
+            if isinstance(task, Sudoku) and "exact" not in means:
                 means["exact"] = interval["exact"] = None  # some puzzles have more than one solution, or none known
-            if isinstance(model.task, Text8):
+            if isinstance(task, Text8):
                 means["bits_per_char"] = interval["bits_per_char"] = None
                 if corpus is not None and cell.loops != "auto":
                     if cell.loops not in bits:
@@ -89,7 +90,7 @@ def evaluate(
                     if math.isfinite(error):  # one window has none
                         interval["bits_per_char"] = [round(mean - 1.96 * error, 6), round(mean + 1.96 * error, 6)]
             yield {
-                "task": model.task.name,
+                "task": task.name,
                 "checkpoint": model.name,
                 "backend": model.backend,
                 "problems": runs[0].description + _settings(cell, scorer),
@@ -100,7 +101,7 @@ def evaluate(
                 "runs": len(runs),
                 "seed": decoding.seed,
                 "metrics": means,
-                "interval": interval[main_metric(model.task.name)],
+                "interval": interval[main_metric(task.name)],
                 "intervals": interval,
                 "forward_passes": round(torch.cat(passes).mean().item(), 3),
                 "latency_ms": round(_latency(model, runs[0].tokens, cell), 3),

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from rmdm.serving import Shelf
+from rmdm.tasks import get_task
+from rmdm.tasks.countdown import Countdown
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 STEPS = {"sudoku": 10, "countdown": 20, "text8": 32}  # a good start for each family
@@ -18,9 +20,11 @@ MADE_WITH = ("task", "backend", "problems", "n", "order", "runs", "seed")
 
 @functools.cache
 def examples(task_name: str) -> dict[str, str]:
-    """Problems by name, the easiest first."""
-    file = ASSETS / "examples" / f"{task_name}.json"
-    return {row["name"]: row["problem"] for row in json.loads(file.read_text("utf-8"))} if file.exists() else {}
+    """Problems by name, the easiest first: for Countdown of every count of numbers that a model for the task takes."""
+    task = get_task(task_name)
+    names = [f"countdown-{count}" for count in task.counts] if isinstance(task, Countdown) else [task_name]
+    files = [file for name in names if (file := ASSETS / "examples" / f"{name}.json").exists()]
+    return {row["name"]: row["problem"] for file in files for row in json.loads(file.read_text("utf-8"))}
 
 
 def first_problem(task: Any) -> str:
@@ -39,10 +43,10 @@ def new_problem(task: Any) -> str:
         text = str(rng.choice([prompt for prompt in examples("text8").values() if len(prompt) > 20]))
         start = int(rng.integers(0, len(text) - 12))
         return text[:start] + "_" * 12 + text[start + 12 :]
-    if task.grid is None:
-        return str(task.random_problem(rng))
+    if isinstance(task, Countdown):
+        return Countdown(int(rng.choice(task.counts))).random_problem(rng)
     if task.size > 9:  # digging for uniqueness would take minutes
-        return str(task.random_problem(rng, rate=float(rng.uniform(0.5, 0.8))))
+        return str(task.random_problem(rng, rate=float(rng.uniform(0.3, 0.5))))
     board = task.solutions([task.mask] * task.length, 1, rng)[0]  # at once; a bank of grids would be made first
     return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))
 
@@ -60,7 +64,7 @@ def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
 
 
 def tables(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every table over steps x loops among the result files, with the settings that made it."""
+    """Every table over steps x loops among the result files, the fullest first, with the settings that made it."""
     views: dict[str, dict[str, Any]] = {}
     for file in sorted(folder.glob("*.json")):
         rows = json.loads(file.read_text(encoding="utf-8"))
@@ -73,7 +77,7 @@ def tables(folder: Path) -> dict[str, dict[str, Any]]:
             if metric and len({row["loops"] for row in own}) > 1:  # else there is nothing to compare
                 title = f"{name} ({file.stem})"
                 views[title] = _view(title, metric, own)
-    return views
+    return dict(sorted(views.items(), key=lambda item: (-len(item[1]["cells"]), -item[1]["high"])))
 
 
 def _view(title: str, metric: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Where a token stands: rotary angles for sequences and grids, and the cells that share a Sudoku unit."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 ROTARY_BASE = 10_000.0  # the paper gives none; this is RoPE's own
@@ -36,12 +37,41 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
-def unit_bias(grid: tuple[int, int], heads: int) -> Tensor:
-    """Added to attention scores (H, N, N): a quarter of the heads each sees row, column, block and the whole grid.
+def digit_places(tokens: Tensor, places: int, mask: int) -> Tensor:
+    """1 for a number's units, 2 for its tens and so on; 0 for other tokens, and while the number's end is masked.
 
-    Numbers and not booleans, since attention on the CPU is twice as fast with them.
+    The first ten symbols are the digits. Rotary angles tell how far apart two tokens are, but adding numbers takes
+    aligning them from the right, which costs most of the time of learning arithmetic.
     """
-    units = [unit[:, None] == unit[None, :] for unit in cells(grid)]
-    units.append(torch.ones_like(units[0]))
-    seen = torch.stack(units).repeat_interleave(heads // 4, dim=0)
-    return torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+    digit = (tokens < 10).long()
+    end = ((tokens >= 10) & (tokens != mask)).long()
+    place, inside = torch.zeros_like(tokens), digit
+    for distance in range(1, places + 1):
+        place = place + distance * inside * F.pad(end[:, distance:], (0, distance))
+        inside = inside * F.pad(digit[:, distance:], (0, distance))
+    return place  # (B, N)
+
+
+UNITS = ("row", "column", "block")
+
+
+def gather_unit(x: Tensor, unit: str, grid: tuple[int, int]) -> Tensor:
+    """(B, H, N, head_size) -> (B, H * units, cells of a unit, head_size): what shares a unit stands together."""
+    (block_rows, block_columns), (batch, heads, _, head_size) = grid, x.shape
+    size = block_rows * block_columns
+    if unit == "block":
+        x = x.view(batch, heads, block_columns, block_rows, block_rows, block_columns, head_size).transpose(3, 4)
+    elif unit == "column":
+        x = x.view(batch, heads, size, size, head_size).transpose(2, 3)
+    return x.reshape(batch, heads * size, size, head_size)
+
+
+def spread_unit(x: Tensor, unit: str, grid: tuple[int, int]) -> Tensor:
+    """The way back from `gather_unit`."""
+    (block_rows, block_columns), (batch, units, size, head_size) = grid, x.shape
+    heads = units // size
+    if unit == "block":
+        x = x.view(batch, heads, block_columns, block_rows, block_rows, block_columns, head_size).transpose(3, 4)
+    elif unit == "column":
+        x = x.view(batch, heads, size, size, head_size).transpose(2, 3)
+    return x.reshape(batch, heads, size * size, head_size)

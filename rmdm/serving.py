@@ -15,7 +15,8 @@ from rmdm import trajectory
 from rmdm.backends import compiled, shipped_graph
 from rmdm.checkpoint import WEIGHTS, load, read, shipped
 from rmdm.sampler import Decoding
-from rmdm.tasks import Task, get_task
+from rmdm.tasks import Task, get_task, task_for
+from rmdm.tasks.countdown import Countdown
 
 MOST_STEPS, MOST_LOOPS, MOST_PASSES, MOST_WORK = 256, 64, 1024, 200_000  # work: passes x positions
 LONGEST = 60.0  # seconds
@@ -55,6 +56,15 @@ class Shelf:
         if name not in self.configs:
             raise ValueError(f"there is no checkpoint {name!r} here; choose from {', '.join(self.names()) or 'none'}")
         return get_task(self.configs[name]["task"])
+
+    def for_numbers(self, count: int) -> str:
+        """The Countdown model for so many numbers: one for just these, or one that takes them too."""
+        takes = {name: task for name in self.names("countdown") if isinstance(task := self.task(name), Countdown)}
+        fitting = [name for name, task in takes.items() if count in task.counts]
+        if not fitting:
+            known = ", ".join(str(k) for k in sorted({k for task in takes.values() for k in task.counts}))
+            raise ValueError(f"no Countdown model here takes {count} numbers; they take: {known or 'none'}")
+        return min(fitting, key=lambda name: name != f"countdown-{count}")
 
     def loops(self, name: str) -> int:
         """The L that it was trained with."""
@@ -127,8 +137,9 @@ def solve(
 
     Every ValueError is for the stranger to read.
     """
-    task = shelf.task(str(checkpoint))
-    tokens = task.encode(str("" if problem is None else problem))
+    text = str("" if problem is None else problem)
+    task = task_for(shelf.task(str(checkpoint)), text)
+    tokens = task.encode(text)
     decoding = bounded(task, *settings)
     model = shelf.get(str(checkpoint), str(backend))  # may build an ONNX graph once, which is not the visitor's time
     limit = time.monotonic() + LONGEST
@@ -184,9 +195,9 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         """Reach a target from a few numbers, each used once, by + - * /, one calculation a line.
 
         Args:
-            numbers: The numbers, for example 15,44,79.
+            numbers: The numbers, for example 15,44,79. The shipped model takes 3, 4 or 5, each from 1 to 100.
             target: The number to reach.
-            checkpoint: The model; auto takes the one for so many numbers.
+            checkpoint: The model; auto takes one for so many numbers.
             steps: Denoising steps T, 1 to 256.
             loops: Loops of the block within each step, 1 to 64, or "auto".
             order: Which guesses are committed first: confidence, margin, entropy or random.
@@ -195,7 +206,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
             trajectory: Whether the answer includes every loop's guesses.
         """
         problem = countdown_line(numbers, target)
-        name = f"countdown-{problem.count(',') + 1}" if checkpoint == "auto" else checkpoint
+        name = shelf.for_numbers(problem.count(",") + 1) if checkpoint == "auto" else checkpoint
         return answer(trajectory, problem, name, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
 
     def continue_text(

@@ -40,7 +40,7 @@ def start() -> Server:
     trained = frozenset(rmdm.shipped())
     for name in trained:
         shutil.copytree(SHIPPED / name, folder / name)
-    for name in {"sudoku-4x4", "sudoku-9x9", "countdown-3", "text8"} - trained:
+    for name in {"sudoku-4x4", "sudoku-9x9", "countdown-4", "text8"} - trained:
         rmdm.save(tiny_model(name), folder / name)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -49,6 +49,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def joint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one model for Countdown with 3, 4 and 5 numbers, untrained."""
+    folder = tmp_path_factory.mktemp("joint")
+    rmdm.save(tiny_model("countdown-4", places=7), folder / "countdown-4")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten thousand characters of made-up English."""
     words = "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they"

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 import rmdm
 from rmdm import backends
 from rmdm.sampler import Decoding, solve
+from rmdm.tasks import get_task
+from tests.conftest import tiny_model
 from tests.exports import SMALL, noisy
 
 TOKENS = torch.randint(0, 5, (3, 16), generator=torch.Generator().manual_seed(0))
@@ -43,6 +45,25 @@ def test_a_graph_for_any_loops_shows_each(exported: Path) -> None:
     ours, theirs = list(rmdm.load(exported)(TOKENS, 7)), list(noisy(SMALL)(TOKENS, 7))
     assert len(ours) == 7
     torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), atol=1e-5, rtol=0)
+
+
+def test_a_shorter_countdown_row_is_padded_with_newlines() -> None:
+    model = tiny_model("countdown-4", places=7)
+
+    class Graph(backends.Artefact):
+        def run(self, tokens: torch.Tensor, loops: int) -> Iterator[torch.Tensor]:
+            assert tokens.shape[1] == 64
+            yield from model(tokens, loops)
+
+    about = {"loops": "any", "outputs": "every", "precision": "fp32", "checkpoint": "c"}
+    graph = Graph(Path("c.onnx"), {**about, "config": json.dumps(model.config.to_dict())}, "fake", "cpu")
+    rows = torch.tensor([get_task("countdown-3").encode("15,44,79=50")])
+    newlines = torch.full((1, 16), graph.task.symbols.index("\n"))
+    ours, theirs = list(graph(rows, 2)), list(model(torch.cat([rows, newlines], dim=1), 2))
+    assert len(ours) == 2
+    assert torch.equal(torch.stack(ours), torch.stack(theirs)[:, :, :48])
+    with pytest.raises(ValueError, match=r"\(batch, 64\) is wanted"):
+        graph(torch.zeros(1, 65, dtype=torch.int64), 2)
 
 
 def test_the_provider_is_said(exported: Path) -> None:

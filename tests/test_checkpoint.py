@@ -160,6 +160,18 @@ class Bomb:
         return os.system, ("touch " + os.environ["BOMB"],)
 
 
+@pytest.mark.parametrize("length", [0x10480, 0x4B50])
+def test_a_header_whose_length_looks_like_a_pickle_is_read(tmp_path: Path, length: int) -> None:
+    checkpoint.save(tiny_model(), tmp_path)
+    path = tmp_path / "model.safetensors"
+    data = path.read_bytes()
+    old = int.from_bytes(data[:8], "little")
+    assert old <= length
+    path.write_bytes(length.to_bytes(8, "little") + data[8 : 8 + old].ljust(length) + data[8 + old :])
+    assert path.read_bytes()[:2] in (b"\x80\x04", b"PK")
+    assert rmdm.load(path).config == tiny_model().config
+
+
 @pytest.mark.parametrize("kind", ["zip", "legacy", "plain"])
 def test_pickles_are_refused_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("BOMB", str(tmp_path / "exploded"))

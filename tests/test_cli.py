@@ -121,6 +121,19 @@ def test_evaluate_prints_a_table_and_writes_files(
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("numbers", ["15,44,79", "15,44,79,3", "15,44,79,3,8"])
+def test_one_model_solves_with_3_4_and_5_numbers(numbers: str, joint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "solve", joint / "countdown-4", f"{numbers}=50", "--json", "--steps", 2)
+    assert json.loads(out)["solution"].startswith(f"{numbers}=50\n")
+
+
+def test_evaluate_another_task_that_fits(joint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("evaluate", joint / "countdown-4", "--n", 3, "--steps", 2, "--loops", 1, "--json", "-")
+    for options, task in (([], "countdown-4"), (["--task", "countdown-3"], "countdown-3")):
+        (row,) = json.loads(run(capsys, *arguments, *options))
+        assert (row["task"], row["checkpoint"]) == (task, "countdown-4")
+
+
 def test_evaluate_text(checkpoints: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "evaluate", checkpoints / "text8", "--data", corpus, "--n", 3, "--steps", 2, "--json", "-")
     (row,) = json.loads(out)
@@ -167,6 +180,10 @@ BAD = {
     ),
     "list of steps": (["evaluate", "{sudoku-4x4}", "--steps", "1;5"], "'1;5' is not a list"),
     "steps of nothing": (["evaluate", "{sudoku-4x4}", "--steps", "0,5"], "steps 0"),
+    "a task that does not fit": (
+        ["evaluate", "{countdown-3}", "--task", "countdown-4"],
+        "a model for countdown-3 cannot do countdown-4",
+    ),
     "no runs": (["evaluate", "{sudoku-4x4}", "--runs", "0"], "runs 0"),
     "no threads": (["evaluate", "{sudoku-4x4}", "--threads", "0"], "threads 0"),
     "plot without folder": (["evaluate", "{sudoku-4x4}", "--plot", "/nonexistent/x.png"], "no folder for"),

@@ -7,9 +7,12 @@ from rmdm.cost import forward_flops, peak_gflops, training_flops
 from tests.conftest import tiny_model
 
 
-@pytest.mark.parametrize(("name", "loops"), [("sudoku-4x4", 1), ("sudoku-9x9", 3), ("countdown-3", 2)])
-def test_operations_against_torchs_own_counter(name: str, loops: int) -> None:
-    model = tiny_model(name, layers=2, step_embedding="none")
+@pytest.mark.parametrize(
+    ("name", "loops", "attention"),
+    [("sudoku-4x4", 1, "full"), ("sudoku-9x9", 3, "full"), ("sudoku-9x9", 3, "units"), ("countdown-3", 2, "full")],
+)
+def test_operations_against_torchs_own_counter(name: str, loops: int, attention: str) -> None:
+    model = tiny_model(name, layers=2, step_embedding="none", attention=attention)
     tokens = torch.zeros(2, model.config.length, dtype=torch.long)
     # The counter does not know the CPU's fused attention.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -1,11 +1,16 @@
 import contextlib
 import itertools
+import json
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmdm.tasks import get_task, task_for, task_within
 from rmdm.tasks.countdown import LENGTHS, SYMBOLS, Countdown, apply, follow
 
 THREE, FOUR = Countdown(3), Countdown(4)
@@ -169,3 +174,55 @@ def test_encode_and_decode(numbers: list[int], target: int) -> None:
     line = f"{','.join(map(str, numbers))}={target}"
     assert THREE.decode(THREE.encode(line)).rstrip("_") == line + "\n"
     assert THREE.encode(f" {line} \n") == THREE.encode(line)
+
+
+@pytest.mark.parametrize(("own", "counts"), [(2, (2,)), (3, (3,)), (4, (3, 4, 5)), (5, (3, 4, 5))])
+def test_one_model_for_several_counts_of_numbers(own: int, counts: tuple[int, ...]) -> None:
+    task = Countdown(own)
+    assert task.counts == counts
+    for count in range(1, 7):
+        problem = ",".join(["7"] * count) + "=49"
+        if count in counts:
+            assert task_for(task, problem).name == f"countdown-{count}"
+            assert len(task_for(task, problem).encode(problem)) <= task.length
+        else:
+            message = rf"{count} numbers? in .*; a model for countdown-{own} takes {counts[0]}"
+            with pytest.raises(ValueError, match=message):
+                task_for(task, problem)
+
+
+def test_another_task_must_fit_the_model() -> None:
+    assert task_within(Countdown(4), "countdown-3").length == 48
+    assert task_within(Countdown(5), "countdown-4").name == "countdown-4"
+    for own, name in (("countdown-3", "countdown-4"), ("sudoku-9x9", "sudoku-4x4"), ("countdown-4", "text8")):
+        with pytest.raises(ValueError, match=f"a model for {own} cannot do {name}"):
+            task_within(get_task(own), name)
+    with pytest.raises(ValueError, match="'chess' is unknown"):
+        task_within(Countdown(4), "chess")
+
+
+PLAYER = Path(__file__).resolve().parent.parent / "assets" / "player" / "player.js"
+LINES = [
+    "15+44=59", "44-15=29", "15-44=29", "15*44=660", "44/15=2", "44/44=1", "44/0=0", "0*15=0", "15+44=60", "7+8=15",
+    "015+44=59", "15+44", "", "15+44=59=59", "99999999999999999999+1=100000000000000000000", "44+44=88", "44-44=0",
+]  # fmt: skip
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None, reason="test_countdown asks the player's judge in Node, which is not here"
+)
+def test_the_player_judges_as_the_checker_does(tmp_path: Path) -> None:
+    (tmp_path / "player.mjs").write_text(PLAYER.read_text(encoding="utf-8"), encoding="utf-8")
+    pool = [15, 44, 79]
+    script = """
+        import { judge } from "./player.mjs";
+        const say = ({ pool, reason }) => [pool.map(String), reason];
+        const both = (line) => [...say(judge(line, POOL.map(BigInt))), judge(line, null).reason];
+        console.log(JSON.stringify(LINES.map(both)));
+    """.replace("LINES", json.dumps(LINES)).replace("POOL", json.dumps(pool))
+    (tmp_path / "ask.mjs").write_text(script)
+    done = subprocess.run(["node", "ask.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    for line, (left, reason, later) in zip(LINES, json.loads(done.stdout), strict=True):
+        (step,), (_, after_a_failure) = follow(pool, [line]), follow(pool, ["", line])
+        assert (left, reason) == ([str(number) for number in step.pool], step.failure or ""), line
+        assert (later or "an earlier step failed") == after_a_failure.failure, line

@@ -105,6 +105,14 @@ def test_countdown_and_text_rows(checkpoints: Path, corpus: Path, tmp_path: Path
     assert row["metrics"]["bits_per_char"] is None
 
 
+def test_a_model_on_another_task_that_fits(joint: Path) -> None:
+    model = rmdm.load("countdown-4", checkpoints=joint)
+    row = next(evaluate(model, [generate(get_task("countdown-3"), 4)], [2], [2], Decoding()))
+    assert (row["task"], row["checkpoint"]) == ("countdown-3", "countdown-4")
+    assert row["metrics"].keys() == {"rtr", "ppf", "laf", "trn", "parsed"}
+    assert "of chains fit 48" in row["problems"]
+
+
 def rows() -> list[dict]:
     problems = generate(get_task("sudoku-4x4"), 20)
     return list(evaluate(Oracle([problems]), [problems], [1, 3], [1, 2, 4], Decoding()))

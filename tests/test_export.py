@@ -82,7 +82,7 @@ def test_files_describe_themselves(exported: Path, small: Path) -> None:
 def test_int8_is_really_quantized(exported: Path) -> None:
     model = onnx.load(exported / "model.L04.int8.onnx")
     products = [node for node in model.graph.node if node.op_type == "MatMulInteger"]
-    assert len(products) >= 3 * 2 * 4  # qkv, out and up, in two layers, four loops
+    assert len(products) >= 3 * 2 * 4  # out, up and down, in two layers, four loops
     assert (exported / "model.loop.int8.onnx").stat().st_size < 0.75 * (exported / "model.loop.onnx").stat().st_size
 
 
@@ -225,6 +225,20 @@ def test_text_is_judged_by_its_bits() -> None:
         yield from (logits * 100 for logits in model(tokens, loops))
 
     assert "bits per character" in judge(worse, 1, "int8")[1][0]
+    assert row["text"] == "Python's own manual"
+    assert row["tolerance"] == "0.01 bits per character"
+
+
+def test_text_of_a_file_is_named_without_its_path(corpus: Path, tmp_path: Path) -> None:
+    config = ModelConfig(task="text8", vocab=28, length=256, heads=2, width=32, layers=1, loops=2)
+    folder = rmdm.save(noisy(config), tmp_path / "text")
+    options = ["--loops", "2", "--problems", "2", "--precision", "fp32,fp16,int8", "--data", str(corpus)]
+    assert main([str(folder), *options, "--out", str(tmp_path / "out")]) == 0
+    found = rows(tmp_path / "out")
+    assert {row["precision"] for row in found} == {"fp32", "fp16", "int8"}
+    for row in found:
+        assert row["text"] == corpus.name
+        assert abs(row["bits_per_character"] - row["eager_bits_per_character"]) <= 0.01
 
 
 def test_problems_are_problems() -> None:
@@ -244,7 +258,7 @@ def test_cuda_without_cuda_says_so(small: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--precision", "bf16"], "--formats aoti"),
+        (["--precision", "bf16"], "no bf16 products on a CPU); add --formats aoti"),
         (["--loops", "0"], "--loops 0"),
         (["--problems", "0"], "--problems 0"),
     ],

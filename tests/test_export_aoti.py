@@ -10,6 +10,7 @@ import torch
 import rmdm
 from export import to_aotinductor
 from export.__main__ import main
+from export.unrolled import native
 from rmdm.backends import PackageArtefact
 from tests.exports import SMALL, noisy
 
@@ -33,6 +34,16 @@ def test_package_on_the_cpu(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match="damaged"):
         rmdm.load(path)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs g++")
+def test_bf16_on_the_cpu(small: Path, tmp_path: Path) -> None:
+    """Verified by running the file itself, also where the CPU has no bf16 products: those are then in float32."""
+    options = ["--formats", "aoti", "--precision", "bf16", "--loops", "2", "--problems", "20", "--out", str(tmp_path)]
+    assert main([str(small), *options]) == 0
+    (row,) = json.loads((tmp_path / "manifest.json").read_text())["artefacts"]
+    assert row["products"] == ("bf16" if native("bf16", "cpu") else "fp32")
+    assert 1e-5 < row["max_abs_diff"] < 0.2
 
 
 @pytest.mark.cuda

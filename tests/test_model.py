@@ -1,5 +1,6 @@
 """The model against a second formulation, written from the paper's equations with plain sums and loops."""
 
+import itertools
 import math
 
 import pytest
@@ -71,6 +72,10 @@ def naive(model: Denoiser, tokens: list[int], loops: int) -> list[Tensor]:
         e = w["embed.weight"][token]
         if config.grid:
             e = e + w["block_embed.weight"][place(n)[2]]
+        if config.places:
+            run = list(itertools.takewhile(lambda symbol: symbol < 10, tokens[n:]))
+            closed = len(run) < len(tokens) - n and tokens[n + len(run)] != config.vocab - 1
+            e = e + w["place_embed.weight"][len(run) if closed and len(run) <= config.places else 0]
         hidden.append(norm(e, w["norm_in.weight"]))  # (3)
     logits = []
     for loop in range(1, loops + 1):
@@ -103,8 +108,9 @@ def test_forward_on_a_grid_is_the_equations(attention: str, step_embedding: str)
         assert torch.allclose(ours[1], theirs, atol=2e-4, rtol=1e-4)
 
 
-def test_forward_on_a_sequence_and_with_one_loop() -> None:
-    model = tiny_model("countdown-2")
+@pytest.mark.parametrize("places", [0, 3])
+def test_forward_on_a_sequence_and_with_one_loop(places: int) -> None:
+    model = tiny_model("countdown-2", places=places)
     tokens = torch.randint(18, (1, 32), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         (got,) = model(tokens, 1)

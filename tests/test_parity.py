@@ -5,7 +5,7 @@ import torch
 
 import rmdm
 from export import to_onnx, to_torchscript
-from export.unrolled import Begin, Loop, Unrolled, prepare
+from export.unrolled import TYPES, Begin, Loop, Unrolled, prepare
 from export.verify import Judge, problems
 from rmdm.backends import OnnxArtefact, ScriptArtefact, compiled
 from rmdm.config import ModelConfig
@@ -20,6 +20,7 @@ KINDS = {
     "units, fixed steps": {**UNITS, "step_embedding": "fixed"},
     "full grid, no steps": {**FULL, "step_embedding": "none"},
     "sequence, learned steps": SEQUENCE,
+    "sequence, digit places": {**SEQUENCE, "places": 3},
 }
 
 
@@ -79,6 +80,17 @@ def test_half_precision_is_near(tmp_path) -> None:
     ours, theirs = list(artefact(tokens, 4))[-1], list(model(tokens, 4))[-1]
     assert 1e-6 < (ours - theirs).abs().max() < 0.02
     assert artefact.precision == "fp16"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_wide_products_round_as_narrow_ones(precision: str) -> None:
+    """What a CPU without bf16 computes instead: the same numbers, but for the order of float32 sums."""
+    model, tokens = noisy(SMALL), random_tokens(noisy(SMALL), 3)
+    wide, narrow = (prepare(model, precision, wide=wide) for wide in (True, False))
+    assert {p.dtype for p in wide.parameters()} == {p.dtype for p in narrow.parameters()} == {TYPES[precision]}
+    ours, theirs, exact = (list(m(tokens, 4))[-1].float() for m in (wide, narrow, model))
+    assert 1e-6 < (ours - exact).abs().max() < 0.1
+    assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean()
 
 
 def test_auto_stops_at_the_same_loop(tmp_path) -> None:

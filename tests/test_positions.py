@@ -3,7 +3,16 @@ import math
 import pytest
 import torch
 
-from rmdm.positions import ROTARY_BASE, cells, rotary_table, rotate, unit_bias
+from rmdm.positions import (
+    ROTARY_BASE,
+    UNITS,
+    cells,
+    digit_places,
+    gather_unit,
+    rotary_table,
+    rotate,
+    spread_unit,
+)
 
 
 def test_cells_of_a_grid_with_rectangular_blocks() -> None:
@@ -37,9 +46,24 @@ def test_attention_scores_depend_on_distance_only() -> None:
     assert torch.allclose(scores[0, 0, 3, 10], scores[0, 0, 20, 27], atol=1e-4)
 
 
-def test_unit_heads_see_row_column_block_and_everything() -> None:
-    seen = unit_bias((2, 2), 8) == 0
-    assert seen.shape == (8, 16, 16)
-    peers = [seen[head, 5].nonzero()[:, 0].tolist() for head in (0, 1, 2, 4, 6)]
-    assert peers == [[4, 5, 6, 7], [4, 5, 6, 7], [1, 5, 9, 13], [0, 1, 4, 5], list(range(16))]
-    assert set(unit_bias((2, 2), 4).unique().tolist()) == {0.0, -math.inf}
+@pytest.mark.parametrize("grid", [(2, 2), (2, 3), (3, 3)])
+def test_units_stand_together_and_spread_back(grid: tuple[int, int]) -> None:
+    size = grid[0] * grid[1]
+    numbers = torch.arange(size * size).view(1, 1, -1, 1)
+    for unit, of_cell in zip(UNITS, cells(grid), strict=True):
+        together = gather_unit(numbers, unit, grid)
+        wanted = torch.stack([(of_cell == index).nonzero()[:, 0] for index in range(size)])
+        assert torch.equal(together[0, :, :, 0], wanted)
+        assert torch.equal(spread_unit(together, unit, grid), numbers)
+
+
+def test_digits_know_their_place_once_their_number_is_whole() -> None:
+    symbols = "0123456789+-*/=,\n_"
+    for text, wanted in [
+        ("12+345=357\n", "21032103210"),
+        ("12_45=_57\n0", "00021002100"),  # 12 has no end yet; nor has the last 0, where the sequence stops
+        ("1234567=5\n_", "00043210100"),  # longer than four places: the rest stays unmarked
+    ]:
+        tokens = torch.tensor([[symbols.index(symbol) for symbol in text]])
+        places = digit_places(tokens, 4, mask=17)
+        assert "".join(map(str, places[0].tolist())) == wanted

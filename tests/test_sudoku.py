@@ -114,6 +114,22 @@ def test_one_board_in_16_is_held_out_and_fresh_ones_all_are() -> None:
     assert all(valid(board, 9, 3, 3) for board in fresh)
 
 
+def test_of_several_solutions_the_first_that_is_not_held_out() -> None:
+    assert FOUR.every_board.shape == (288, 16)  # the known number of 4x4 boards
+    known = FOUR.every_board[~FOUR.held_out(FOUR.every_board)]
+    rng = np.random.default_rng(0)
+    boards = known[rng.integers(len(known), size=40)]
+    puzzles = boards * (rng.random(boards.shape) < 0.4)
+    several = 0
+    for puzzle, first in zip(puzzles, FOUR.first_solutions(puzzles).tolist(), strict=True):
+        fitting = sorted(FOUR.solutions(puzzle.tolist(), 288))
+        several += len(fitting) > 1
+        assert first == next(board for board in fitting if not FOUR.held_out(np.array([board]))[0])
+    assert several > 5
+    with pytest.raises(ValueError, match="too many 9x9 boards"):
+        NINE.first_solutions(np.zeros((1, 81), dtype=int))
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 

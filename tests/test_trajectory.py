@@ -8,11 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
+import rmdm
 from rmdm import gif, trajectory
 from rmdm.gallery import examples, new_problem, tables
 from rmdm.sampler import Decoding
 from rmdm.serving import Shelf, bounded, endpoints
-from rmdm.tasks import get_task
+from rmdm.tasks import get_task, task_for
+from tests.conftest import tiny_model
 
 SOLUTION = [1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]
 
@@ -143,14 +145,38 @@ def test_shelf_offers_only_what_it_has(checkpoints: Path, tmp_path: Path):
 
 def test_examples_are_good_problems():
     for file in ("sudoku-4x4", "sudoku-9x9", "sudoku-25x25", "countdown-3", "countdown-4", "countdown-5", "text8"):
-        task = get_task(file)
         assert examples(file), file
-        for problem in [*examples(file).values(), new_problem(task)]:
+        for problem in [*examples(file).values(), new_problem(get_task(file))]:
+            task = task_for(get_task(file), problem)
             assert task.mask in task.encode(problem)
             if file in ("sudoku-4x4", "sudoku-9x9"):
                 assert task.count_solutions(task.encode(problem)) == 1
-            if file.startswith("countdown-") and file != "countdown-5":
+            if file.startswith("countdown-") and task.name != "countdown-5":
                 assert task.oracle(problem)
+
+
+def test_one_countdown_model_serves_3_4_and_5_numbers(joint: Path):
+    shelf = Shelf(joint)
+    solve_countdown = endpoints(shelf)[1]
+    for numbers in ("15,44,79", "15 44 79 3", "15,44,79,3,8"):
+        answer = solve_countdown(numbers, 50, steps=2, loops=2, trajectory=True)
+        assert answer["solution"].startswith(",".join(numbers.replace(" ", ",").split(",")) + "=50\n")
+        run = answer["trajectory"]
+        count = len(numbers.replace(" ", ",").split(","))
+        assert (run["task"], run["checkpoint"]) == (f"countdown-{count}", "countdown-4")
+        assert len(run["start"]) == get_task(run["task"]).length
+    with pytest.raises(ValueError, match="no Countdown model here takes 2 numbers; they take: 3, 4, 5"):
+        solve_countdown("15,44", 50)
+    with pytest.raises(ValueError, match=r"6 numbers in .*; a model for countdown-4 takes 3 to 5"):
+        solve_countdown("1,2,3,4,5,6", 50, checkpoint="countdown-4")
+    counts = {problem.count(",") + 1 for problem in examples("countdown-4").values()}
+    assert counts == {3, 4, 5}
+
+
+def test_the_model_for_just_so_many_numbers_goes_first(tmp_path: Path):
+    for name in ("countdown-3", "countdown-4"):
+        rmdm.save(tiny_model(name), tmp_path / name)
+    assert [Shelf(tmp_path).for_numbers(count) for count in (3, 4, 5)] == ["countdown-3", "countdown-4", "countdown-4"]
 
 
 def test_tables_of_results(tmp_path: Path):

@@ -16,7 +16,7 @@ from rmdm.tasks.text8 import Text8
 from train.recipes import Recipe
 
 PUZZLE_BANK = 6000  # symmetries make each into a billion; digging one takes 20 ms
-EQUATION_OPERATORS = "+-**/"  # products need most practice
+EQUATION_OPERATORS = "+-***/"  # products need most practice
 EQUATION_RATE = 0.2  # a few of the operands' digits too, to be inferred from the result
 
 
@@ -60,8 +60,9 @@ class Data:
         count = recipe.batch // recipe.accumulate
         task = self.tasks[rng.integers(len(self.tasks))]
         loops = recipe.loops(step, self.total, rng)
-        equations = rng.random() * recipe.equations * self.total > step  # ever fewer, then none
-        if equations and isinstance(task, Countdown):
+        phase = recipe.equations * self.total  # ever fewer until its end, then as many as are kept
+        share = max(1 - step / phase if phase else 0.0, recipe.equations_kept)
+        if rng.random() < share and isinstance(task, Countdown):
             tokens, region, forced = _equations(task, count, rng)
         else:
             tokens, region = _training_rows(task, count, rng)
@@ -77,6 +78,9 @@ class Data:
         noisy = mask_tokens(targets, torch.from_numpy(region), rate, task.mask, generator)
         if recipe.puzzles and isinstance(task, Sudoku):
             targets, noisy = self._mix_puzzles(task, targets, noisy, step, rng)
+        if recipe.first_solution and isinstance(task, Sudoku):
+            # One step fills all cells at once: no coin is tossed that they all see, so the choice must be a rule.
+            targets = torch.from_numpy(task.first_solutions(noisy.numpy()))
         if forced.any():
             noisy = torch.where(torch.from_numpy(forced), task.mask, noisy)
         return Batch(noisy, targets, noisy == task.mask, loops)

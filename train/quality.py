@@ -8,6 +8,7 @@ import torch
 
 from rmdm.diffusion import bits_per_character
 from rmdm.model import Denoiser
+from rmdm.problems import generate
 from rmdm.sampler import Decoding, solve
 from rmdm.tasks import get_task
 from rmdm.tasks.sudoku import Sudoku
@@ -31,9 +32,9 @@ def make_judge(recipe: Recipe, path: str | None = None) -> Callable[[Denoiser], 
 
     @functools.cache
     def problems() -> torch.Tensor:  # made when first needed: digging puzzles takes a moment
-        rng = np.random.default_rng(SEED)
-        blanks = {"rate": recipe.eval_mask} if recipe.eval_mask and isinstance(task, Sudoku) else {}
-        return torch.tensor([task.encode(task.random_problem(rng, **blanks)) for _ in range(recipe.eval_problems)])
+        rate = recipe.eval_mask if isinstance(task, Sudoku) else None
+        clues = (1, task.length // 3) if isinstance(task, Sudoku) and rate is None else None  # minimal puzzles
+        return generate(task, recipe.eval_problems, SEED, clues=clues, rate=rate).tokens
 
     def solved(model: Denoiser) -> dict[str, float]:
         start, rates = problems(), {}

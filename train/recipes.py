@@ -23,6 +23,7 @@ class Recipe:
     width: int
     attention: str = "full"
     step_embedding: str = "learned"
+    places: int = 0
     # the loops and the loss
     loops: LoopChoice = field(default_factory=LoopChoice)
     loss: str = "all"
@@ -33,7 +34,9 @@ class Recipe:
     # the data: rows of mask rates (share of the batch, lowest, highest), uniform in between
     mask_rates: tuple[tuple[float, float, float], ...] = ((1.0, 0.0, 1.0),)
     puzzles: float = 0.0  # Sudoku: share of the batch that are minimal puzzles on their way to a solution
+    first_solution: bool = False  # Sudoku 4x4: of several solutions the first in reading order is the target
     equations: float = 0.0  # Countdown: share of the run, from its start, that turns from equations to chains
+    equations_kept: float = 0.0  # ... and the share of batches that stay equations to its end
     others: tuple[str, ...] = ()  # Countdown: shorter or equally long tasks, each a batch in turn
     # the optimizer
     batch: int = 32  # examples an update, over all devices and accumulation steps
@@ -64,8 +67,8 @@ class Recipe:
         for share, low, high in self.mask_rates:
             if not (0 < share <= 1 and 0 <= low <= high <= 1):
                 raise ValueError(f"mask rates {(share, low, high)} are not (share, lowest, highest) within 0 to 1")
-        if not 0 <= self.puzzles <= 1 or not 0 <= self.equations <= 1:
-            raise ValueError("puzzles and equations are shares, from 0 to 1")
+        if any(not 0 <= share <= 1 for share in (self.puzzles, self.equations, self.equations_kept)):
+            raise ValueError("puzzles, equations and equations_kept are shares, from 0 to 1")
         if not 0 <= self.average < 1:
             raise ValueError(f"average {self.average} is not a decay from 0 to below 1")
         loop_weights(self.loss, 1)  # knows which losses there are
@@ -76,11 +79,14 @@ class Recipe:
         return ModelConfig(
             task=self.task, vocab=len(task.symbols), length=task.length, grid=task.grid, layers=self.layers,
             heads=self.heads, width=self.width, attention=self.attention, step_embedding=self.step_embedding,
+            places=self.places,
             loops=max(self.loops.low, self.loops.high) if self.loops.kind == "schedule" else self.loops.high,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Without the younger fields where they are unused: older states and caches stay what they are."""
+        unused = [key for key in ("places", "first_solution", "equations_kept") if not getattr(self, key)]
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 
     def with_settings(self, settings: list[str]) -> "Recipe":
         """A variant by `key=value` texts; loops take fixed:8, uniform:1:10, poisson:5 or schedule:10:1."""
@@ -210,21 +216,31 @@ SUDOKU_MORE = replace(
     loops=LoopChoice(kind="uniform", low=8, high=24), gradient_loops=10, puzzles=0.75, lr=1e-3, muon_lr=2e-3,
     steps=2400,
 )  # fmt: skip
+SUDOKU_LAST = replace(
+    SUDOKU_MORE, name="sudoku-9x9-last", about="third stage, with --init of the second: up to 32 loops",
+    loops=LoopChoice(kind="uniform", low=8, high=32),
+)  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
-    loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, batch=64, steps=3000, eval_steps=8, eval_mask=0.5,
-    eval_every=500,
+    loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, first_solution=True, batch=64, steps=3000,
+    eval_steps=8, eval_mask=0.5, eval_every=500,
 )  # fmt: skip
 SUDOKU_25 = replace(
-    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", loops=fixed(6),
-    mask_rates=((0.85, 0.5, 0.9), (0.15, 0.0, 1.0)), puzzles=0.0, batch=8, eval_every=250, eval_problems=32,
+    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", loops=fixed(8),
+    mask_rates=((0.5, 0.1, 0.6), (0.5, 0.5, 0.85)), puzzles=0.0, batch=4, steps=2000, eval_every=250, eval_problems=32,
     eval_mask=0.7,
 )  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
-    loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0, average=0.999, batch=32,
-    mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), equations=0.4,
-    others=("countdown-3", "countdown-5"), steps=20_000, eval_every=500, eval_steps=20,
+    places=7, loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0, average=0.999,
+    batch=16, mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), equations=0.3,
+    equations_kept=0.25, others=("countdown-3",) * 6 + ("countdown-4", "countdown-5"),
+    steps=14_000, eval_every=500, eval_steps=20,
+)  # fmt: skip
+COUNTDOWN_MORE = replace(
+    COUNTDOWN, name="countdown-4-more", about="second stage, with --init countdown-4: more loops", equations=0.5,
+    equations_kept=0.2, mask_rates=((0.5, 0.0, 0.5), (0.5, 0.3, 1.0)),
+    loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=10_000,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English", task="text8", layers=2, heads=4, width=128, loops=fixed(2),
@@ -240,6 +256,9 @@ CPU = (
 )  # fmt: skip
 
 
+LATER_STAGES = (SUDOKU_MORE, SUDOKU_LAST, COUNTDOWN_MORE)
+
+
 def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
     """The (K x 1) and (KL x 1) baselines of a recursive recipe: same attention, data and number of updates."""
     loops = recipe.config().loops
@@ -251,7 +270,7 @@ def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
-    for recipe in [*CPU, SUDOKU_MORE, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
+    for recipe in [*CPU, *LATER_STAGES, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
 }
 
 

@@ -56,9 +56,11 @@ def load_state(
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a whole training state ({error}); delete it to start again") from None
     wanted = json.loads(json.dumps(recipe.to_dict()))
-    differing = sorted(key for key in wanted if key not in FREE and wanted[key] != saved.get(key))
+    differing = sorted(
+        key for key in wanted.keys() | saved.keys() if key not in FREE and wanted.get(key) != saved.get(key)
+    )
     if differing:
-        pairs = ", ".join(f"{key} {saved.get(key)} there, {wanted[key]} here" for key in differing)
+        pairs = ", ".join(f"{key} {saved.get(key)} there, {wanted.get(key)} here" for key in differing)
         raise ValueError(f"{path} is of another recipe ({pairs}); choose another --out, or use --init")
     model.load_state_dict({name: tensors[f"model/{name}"] for name in model.state_dict()})
     for name in average:

@@ -79,7 +79,8 @@ PAPER = Scale(
 # updates. Not compiled: that would take longer than it saves. Countdown is not here: chains take hours to learn.
 _SMALL = replace(
     SUDOKU_4, name="study-6x6", about="one layer on 6x6", task="sudoku-6x6", attention="full", heads=4, width=48,
-    batch=16, mask_rates=((0.85, 0.3, 0.75), (0.15, 0.0, 1.0)), warmup=40, average=0.98, compile=False,
+    first_solution=False, batch=16, mask_rates=((0.85, 0.3, 0.75), (0.15, 0.0, 1.0)), warmup=40, average=0.98,
+    compile=False,
 )  # fmt: skip
 CPU = Scale(
     name="cpu",

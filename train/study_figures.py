@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -45,8 +45,8 @@ def _scale_axis(axes: Axes, values: Sequence[float], label: str) -> None:
     axes.grid(alpha=0.3)
 
 
-def _legend(axes: Axes, title: str | None = None) -> None:
-    axes.legend(fontsize=8, title=title, title_fontsize=8, framealpha=0.85)
+def _legend(axes: Axes, title: str | None = None, loc: Literal["best", "upper left"] = "best") -> None:
+    axes.legend(loc=loc, fontsize=8, title=title, title_fontsize=8, framealpha=0.85)
 
 
 def over_steps(study: Study, scale: Scale, points: Points) -> Figure:
@@ -94,7 +94,7 @@ def over_passes(study: Study, scale: Scale, points: Points) -> Figure:
             _line(axes, [point for point in here if point["loops"] == loops], "forward_passes", f"L_s = {loops}", style)
         _scale_axis(axes, [1, 2, 4, 8, 16, 32, 64, 128], "forward passes T x L")
         axes.set_title(f"trained with L {model}", fontsize=9)
-        _legend(axes)
+        _legend(axes, loc="upper left")  # few passes solve nothing
     panels[0].set_ylabel("solved (%)")
     return figure
 
@@ -155,9 +155,10 @@ def pareto(study: Study, scale: Scale, points: Points) -> Figure:
             spots = [(p["parameters"], found[problems, m] or never, m) for m, p in chosen.items()]
             axes.scatter([x for x, _, _ in spots], [y for _, y, _ in spots], s=55, color=COLOURS[style], zorder=3,
                          marker=MARKERS[style], label="recursive" if recursive else "single pass")  # fmt: skip
-            for shift, (x, y, model) in enumerate(sorted(spots)):
-                place = (7, (6 + 9 * (shift % 3)) * (1 if recursive else -1))  # one kind above its spots, one below
-                axes.annotate(model, (x, y), xytext=place, textcoords="offset points", fontsize=8)
+            for x, y in {(x, y) for x, y, _ in spots}:  # one label for all that share a spot; one kind above, one below
+                names = ", ".join(model for *spot, model in spots if tuple(spot) == (x, y))
+                axes.annotate(names, (x, y), xytext=(0, 8 if recursive else -16), textcoords="offset points",
+                              fontsize=8, ha="center")  # fmt: skip
         reached = sorted((p["parameters"], t) for m, p in models.items() if (t := found[problems, m]) is not None)
         frontier = [(x, y) for x, y in reached if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in reached)]
         axes.step([x for x, _ in frontier], [y for _, y in frontier], where="post", color="grey", label="frontier")
@@ -165,7 +166,7 @@ def pareto(study: Study, scale: Scale, points: Points) -> Figure:
         axes.set_yscale("log")
         axes.set_yticks([*ticks, never], [*map(str, ticks), "never"])
         axes.minorticks_off()
-        axes.margins(x=0.15)
+        axes.margins(x=0.15, y=0.15)
         axes.grid(alpha=0.3)
         axes.set(xlabel="parameters", title=problems, ylabel=f"steps to solve {scale.threshold:.0%}")
         _legend(axes)

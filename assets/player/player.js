@@ -331,22 +331,25 @@ function textView(story, pick) {
 
 // --- Countdown ----------------------------------------------------------------------------------------------------
 
-// Judges one line against the numbers at hand: { ok, pool, reason }.
-function judge(line, pool) {
-  const match = /^(\d{1,9})([+\-*/])(\d{1,9})=(\d{1,9})$/.exec(line);
-  if (!match) return { ok: false, reason: "not an equation" };
-  const [a, b, c] = [Number(match[1]), Number(match[3]), Number(match[4])];
+// Judges one line against the numbers at hand: { pool, reason }, as `follow` in rmdm/tasks/countdown.py does and in its
+// words. Without a pool, after a step that fails, form and arithmetic only. Whole numbers of any size: a model may write
+// sixty digits.
+export function judge(line, pool) {
+  const match = /^(0|[1-9]\d*)([+\-*/])(0|[1-9]\d*)=(0|[1-9]\d*)$/.exec(line);
+  if (!match) return { pool, reason: line ? "not of the form a+b=c" : "an empty line" };
+  const [a, b, claimed] = [match[1], match[3], match[4]].map(BigInt);
+  const sum = `${a}${match[2]}${b}`;
+  const value = { "+": () => a + b, "-": () => a - b, "*": () => a * b, "/": () => b && a % b === 0n ? a / b : 0n }[match[2]]();
+  if (value <= 0n) return { pool, reason: `${sum} is no positive whole number` };
+  if (value !== claimed) return { pool, reason: `${sum} is ${value}` };
+  if (!pool) return { pool, reason: "" };
   const rest = pool.slice();
   for (const number of [a, b]) {
     const i = rest.indexOf(number);
-    if (i < 0) return { ok: false, reason: `${number} is not in the pool` };
+    if (i < 0) return { pool, reason: `there is no ${number} left` };
     rest.splice(i, 1);
   }
-  const value = { "+": a + b, "-": a - b, "*": a * b, "/": b ? a / b : NaN }[match[2]];
-  if (!Number.isInteger(value)) return { ok: false, reason: `${a}/${b} is not a whole number` };
-  if (value !== c) return { ok: false, reason: `${a}${match[2]}${b} is ${value}, not ${c}` };
-  if (value <= 0) return { ok: false, reason: `${value} is not positive` };
-  return { ok: true, pool: [...rest, c], reason: "" };
+  return { pool: [...rest, claimed], reason: "" };
 }
 
 function countdownView(story, pick) {
@@ -356,7 +359,7 @@ function countdownView(story, pick) {
   const head = run.start.indexOf(newline);
   const prompt = run.start.slice(0, head).map((t) => run.symbols[t]).join("");
   const [left, right] = prompt.split("=");
-  const numbers = (left || "").split(",").map(Number), target = Number(right);
+  const numbers = (left || "0").split(",").map(BigInt), target = BigInt(right || 0);
   const chips = (list, kind = "") => list.map((n) => el("span", { class: `rmdm-chip ${kind}`, text: String(n) }));
   const body = el("tbody");
   const table = el("table", { class: "rmdm-chain" },
@@ -382,30 +385,28 @@ function countdownView(story, pick) {
     while (last > 0 && lines[last].every((p) => symbolAt(p) === newline)) last--;
     const padding = lines.slice(last + 1).flat();
     const rows = [];
-    let pool = numbers, broken = false;
+    const row = (i, line, left, check, kind) => rows.push(el("tr", {}, el("th", { scope: "row", text: String(i + 1) }),
+      el("td", { class: "rmdm-line" }, ...line), el("td", {}, ...left),
+      el("td", {}, ...(check ? [el("span", { class: kind, text: check })] : []))));
+    const finished = !state.after.includes(run.mask);
+    let pool = numbers; // null after a step that fails
     lines.slice(0, last + 1).forEach((line, i) => {
       const places = line.filter((p) => symbolAt(p) !== newline);
-      const text = places.map((p) => symbolAt(p) < 0 ? "·" : run.symbols[symbolAt(p)]).join("");
-      const blank = places.some((p) => symbolAt(p) < 0);
-      let check = el("span", { class: "rmdm-dim", text: blank ? "open" : broken ? "follows a step that fails" : "" });
-      let left = [];
-      if (!broken && !blank) {
-        const result = judge(text, pool);
-        if (result.ok) {
-          pool = result.pool;
-          left = chips(pool, pool.length === 1 && pool[0] === target ? "rmdm-target" : "");
-          const done = pool.length === 1;
-          check = el("span", { class: done && pool[0] !== target ? "rmdm-no" : "rmdm-yes",
-            text: !done ? "✓ right" : pool[0] === target ? `✓ reaches ${target}` : `✗ ends at ${pool[0]}, not ${target}` });
-        } else {
-          broken = true;
-          check = el("span", { class: "rmdm-no", text: `✗ ${result.reason}` });
-        }
-      }
-      rows.push(el("tr", {}, el("th", { scope: "row", text: String(i + 1) }),
-        el("td", { class: "rmdm-line" }, ...line.map((p) => chars.spans[p])),
-        el("td", {}, ...left), el("td", {}, check)));
+      const spans = line.map((p) => chars.spans[p]);
+      if (places.some((p) => symbolAt(p) < 0)) return row(i, spans, [], "open", "rmdm-dim");
+      const result = judge(places.map((p) => run.symbols[symbolAt(p)]).join(""), pool);
+      pool = result.reason ? null : result.pool;
+      const draft = line.some((p) => state.after[p] === run.mask) ? " rmdm-draft" : ""; // still a guess
+      if (result.reason) return row(i, spans, [], `✗ ${result.reason}`, `rmdm-no${draft}`);
+      if (!pool) return row(i, spans, [], "follows a step that fails", "rmdm-dim");
+      const end = pool.length === 1, reached = end && pool[0] === target;
+      row(i, spans, chips(pool, reached ? "rmdm-target" : ""), !end ? "✓ right" : reached ? `✓ reaches ${target}`
+        : `✗ ends at ${pool[0]}, not ${target}`, (end && !reached ? "rmdm-no" : "rmdm-yes") + draft);
     });
+    // Every step has its row, so that the table keeps its height while the model changes its mind.
+    for (let i = rows.length; i < numbers.length - 1; i++) {
+      row(i, [el("span", { class: "rmdm-dim rmdm-none", text: "–" })], [], finished ? "✗ missing" : "", "rmdm-no");
+    }
     body.replaceChildren(...rows);
     tail.replaceChildren(...(padding.length
       ? [el("span", { class: "rmdm-dim", text: `${padding.length} empty ` }), ...padding.map((p) => chars.spans[p])] : []));

@@ -69,3 +69,18 @@ def get_task(name: str) -> Task:
     if name == "text8":
         return text8.Text8()
     raise ValueError(f"task {name!r} is unknown; known are {NAMES}")
+
+
+def task_within(own: Task, name: str) -> Task:
+    """Another task for a model that was made for `own`: of the same symbols, in no more positions."""
+    task = get_task(name)
+    if (task.symbols, task.grid) != (own.symbols, own.grid) or task.length > own.length:
+        raise ValueError(f"a model for {own.name} cannot do {name}: other symbols, or more than {own.length} positions")
+    return task
+
+
+def task_for(own: Task, problem: str) -> Task:
+    """What a problem is for a model made for `own`. A Countdown model may know several counts of numbers."""
+    from rmdm.tasks.countdown import Countdown
+
+    return own.sized(problem) if isinstance(own, Countdown) else own

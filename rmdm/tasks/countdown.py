@@ -10,6 +10,7 @@ from rmdm.tasks import Verdict, set_aside
 
 SYMBOLS = tuple("0123456789+-*/=,\n_")
 LENGTHS = {2: 32, 3: 48, 4: 64, 5: 64}
+JOINT = (3, 4, 5)  # counts of numbers that one model can learn together
 LARGEST_NUMBER = 100  # the paper draws from 1..100
 LARGEST_TARGET = 10**9  # longer ones leave no room for a chain
 STEP = re.compile(r"(0|[1-9]\d*)([+\-*/])(0|[1-9]\d*)=(0|[1-9]\d*)", re.ASCII)
@@ -79,6 +80,8 @@ class Countdown:
         self.count = count
         self.name = f"countdown-{count}"
         self.length = LENGTHS[count]
+        # What a model for this task can be asked for: it learned these, or at least they fit into its length.
+        self.counts = tuple(k for k in LENGTHS if k == count or (k in JOINT and LENGTHS[k] <= self.length))
         self._id = {symbol: index for index, symbol in enumerate(SYMBOLS)}
 
     # --- making problems ----------------------------------------------------------------------------------------
@@ -132,19 +135,24 @@ class Countdown:
 
     def read(self, problem: str) -> tuple[list[int], int]:
         """The numbers and the target of a line like 15,44,79=50."""
-        text = re.sub(r"\s+", "", problem)
-        match = re.fullmatch(r"(\d+(?:,\d+)*)=(\d+)", text, re.ASCII)
-        if not match or len(text) > 200:
-            raise ValueError(f"{problem.strip()[:60]!r} is not a Countdown problem; write it like 15,44,79=50")
-        numbers, target = [int(n) for n in match[1].split(",")], int(match[2])
+        numbers, target = _split(problem)
         if len(numbers) != self.count:
-            raise ValueError(f"{len(numbers)} numbers in {text!r}; {self.name} takes {self.count}")
+            raise ValueError(f"{_counted(numbers, problem)}; {self.name} takes {self.count}")
         for number in numbers:
             if not 1 <= number <= LARGEST_NUMBER:
                 raise ValueError(f"the number {number} is not within 1 to {LARGEST_NUMBER}")
         if not 1 <= target <= LARGEST_TARGET:
             raise ValueError(f"the target {target} is not within 1 to {LARGEST_TARGET}")
         return numbers, target
+
+    def sized(self, problem: str) -> "Countdown":
+        """The task of as many numbers as the problem has, if a model for this one can be asked for it."""
+        numbers, _ = _split(problem)
+        if len(numbers) not in self.counts:
+            few, many = self.counts[0], self.counts[-1]
+            known = f"{few}" if few == many else f"{few} to {many}"
+            raise ValueError(f"{_counted(numbers, problem)}; a model for {self.name} takes {known}")
+        return Countdown(len(numbers))
 
     def encode(self, problem: str) -> list[int]:
         numbers, target = self.read(problem)
@@ -187,6 +195,18 @@ class Countdown:
         """A chain that reaches the target with all numbers, or None where there is none."""
         numbers, target = self.read(problem)
         return _reach(tuple(sorted(numbers)), target)
+
+
+def _split(problem: str) -> tuple[list[int], int]:
+    text = re.sub(r"\s+", "", problem)
+    match = re.fullmatch(r"(\d+(?:,\d+)*)=(\d+)", text, re.ASCII)
+    if not match or len(text) > 200:
+        raise ValueError(f"{problem.strip()[:60]!r} is not a Countdown problem; write it like 15,44,79=50")
+    return [int(number) for number in match[1].split(",")], int(match[2])
+
+
+def _counted(numbers: list[int], problem: str) -> str:
+    return f"{len(numbers)} number{'s' * (len(numbers) != 1)} in {''.join(problem.split())!r}"
 
 
 @functools.lru_cache(maxsize=200_000)

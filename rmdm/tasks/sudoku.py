@@ -48,9 +48,26 @@ class Sudoku:
     # --- boards -------------------------------------------------------------------------------------------------
 
     def solved(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Solved boards (count, N): for 9x9 from really random grids, else from the paper's closed form."""
-        bank = random_grids() if self.size == 9 else closed_form(self.size).reshape(1, -1)
+        """Solved boards (count, N): all there are for 4x4, from really random grids for 9x9, else the paper's kind."""
+        bank = self.every_board if self.size == 4 else random_grids() if self.size == 9 else self._closed_form
         return self.shuffle(bank[rng.integers(len(bank), size=count)], rng)
+
+    @functools.cached_property
+    def _closed_form(self) -> np.ndarray:
+        return closed_form(self.size).reshape(1, -1)
+
+    @functools.cached_property
+    def every_board(self) -> np.ndarray:
+        """All boards in reading order: (288, 16). The symmetries of the paper's closed form reach 192 of them."""
+        if self.size > 4:
+            raise ValueError(f"there are too many {self.size}x{self.size} boards to list")
+        return np.array(sorted(self.solutions([0] * self.length, limit=1000)))
+
+    def first_solutions(self, puzzles: np.ndarray) -> np.ndarray:
+        """For each 4x4 puzzle (B, N) the first board in reading order that fits and is not held out."""
+        boards = self.every_board[~self.held_out(self.every_board)]
+        fits = ((boards == puzzles[:, None]) | (puzzles[:, None] == 0)).all(axis=2)
+        return boards[fits.argmax(axis=1)]
 
     def shuffle(self, boards: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Applies a random validity-preserving symmetry to each board (B, N); blanks (0) stay blank."""
@@ -143,9 +160,8 @@ class Sudoku:
 
     def fresh(self, rng: np.random.Generator) -> list[int]:
         """A solved board that training never sees: held out by content, and for 9x9 not from its bank of grids."""
-        base = random_grid(rng) if self.size == 9 else closed_form(self.size).reshape(-1)
         while True:
-            boards = self.shuffle(np.tile(base, (32, 1)), rng)
+            boards = self.shuffle(np.tile(random_grid(rng), (32, 1)), rng) if self.size == 9 else self.solved(32, rng)
             if (kept := self.held_out(boards)).any():
                 return boards[kept][0].tolist()
 
