@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read while gradio 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch: on a small busy machine two threads wait for each other
 
 import gradio as gr
+from gradio.processing_utils import save_bytes_to_cache
 
 from rmdm import gif, trajectory
 from rmdm.gallery import STEPS, examples, first_problem, new_problem, presets, tables, telling_example
@@ -219,9 +219,8 @@ def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
             data = next(gif.render(news) for news in runs(*arguments) if isinstance(news, dict))
         except ValueError as error:
             return gr.skip(), note(str(error), error=True)
-        with tempfile.NamedTemporaryFile(prefix=f"{family}-", suffix=".gif", delete=False) as file:
-            file.write(data)
-        return gr.update(value=file.name, visible=True), note()
+        path = save_bytes_to_cache(data, f"{family}.gif", picture.GRADIO_CACHE)  # Gradio deletes it after an hour
+        return gr.update(value=path, visible=True), note()
 
     starts = [go.click] if family == "text8" else [go.click, *(part.submit for part in parts)]
     running = gr.on(starts, begin, inputs, [player, message, last], **HEAVY)

@@ -10,7 +10,7 @@ import rmdm
 from export import layouts, to_web
 from export.artefacts import PRECISIONS, Outcome, earlier, jobs, write, write_manifest
 from export.verify import Judge
-from rmdm.backends import SHIPPED_GRAPH
+from rmdm.backends import MANIFEST, SHIPPED_GRAPH
 from rmdm.checkpoint import SHIPPED, WEIGHTS
 from rmdm.model import Denoiser
 
@@ -110,6 +110,12 @@ def ship(args: argparse.Namespace, model: Denoiser, name: str, judge: Judge) -> 
     if args.ship is True and weights is None:
         raise ValueError(f"{args.checkpoint} has no folder here to put {SHIPPED_GRAPH} in; give one: --ship DIR")
     out = Path(args.ship) if args.ship is not True else Path(weights).parent  # type: ignore[arg-type]
+    try:
+        earlier(model, out)
+    except ValueError:
+        if args.ship is not True:
+            raise
+        (out / MANIFEST).unlink()  # its graph is of the weights that were here before
     planned = jobs(model, ["onnx"], ["fp32"], [], False, args.device)
     outcome = write(planned, judge, sorted(set(args.loops)), out, args.device, _tell)
     size = sum(tensor.numel() * 4 for tensor in model.state_dict().values())

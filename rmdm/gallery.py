@@ -12,7 +12,7 @@ from rmdm.tasks import get_task
 from rmdm.tasks.countdown import Countdown
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
-STEPS = {"sudoku": 10, "countdown": 20, "text8": 32}  # a good start for each family
+STEPS = {"sudoku": 10, "countdown": 30, "text8": 32}  # a good start for each family
 METRICS = {"vpr": "Solved boards", "rtr": "Targets reached", "bits_per_char": "Bits a character"}
 KEYS = {"checkpoint", "steps", "loops", "metrics"}  # of a row that `python -m rmdm evaluate --json` writes
 MADE_WITH = ("task", "backend", "problems", "n", "order", "runs", "seed")

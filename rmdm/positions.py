@@ -40,15 +40,17 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def digit_places(tokens: Tensor, places: int, mask: int) -> Tensor:
     """1 for a number's units, 2 for its tens and so on; 0 for other tokens, and while the number's end is masked.
 
-    The first ten symbols are the digits. Rotary angles tell how far apart two tokens are, but adding numbers takes
-    aligning them from the right, which costs most of the time of learning arithmetic.
+    A masked token gets the place that it would have if it and the masks to its right were digits. The first ten symbols
+    are the digits. Rotary angles tell how far apart two tokens are, but adding numbers takes aligning them from the
+    right, which costs most of the time of learning arithmetic.
     """
-    digit = (tokens < 10).long()
-    end = ((tokens >= 10) & (tokens != mask)).long()
-    place, inside = torch.zeros_like(tokens), digit
+    digit, hidden = (tokens < 10).long(), (tokens == mask).long()
+    end = 1 - digit - hidden
+    place, known, possible = torch.zeros_like(tokens), digit, hidden
     for distance in range(1, places + 1):
-        place = place + distance * inside * F.pad(end[:, distance:], (0, distance))
-        inside = inside * F.pad(digit[:, distance:], (0, distance))
+        place = place + distance * (known + possible) * F.pad(end[:, distance:], (0, distance))
+        known = known * F.pad(digit[:, distance:], (0, distance))
+        possible = possible * F.pad((digit + hidden)[:, distance:], (0, distance))
     return place  # (B, N)
 
 

@@ -189,7 +189,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         return answer(trajectory, puzzle, checkpoint, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
 
     def solve_countdown(
-        numbers: str, target: int, checkpoint: str = "auto", steps: int = 20, loops: int | str = 8,
+        numbers: str, target: int, checkpoint: str = "auto", steps: int = 30, loops: int | str = 5,
         order: str = "confidence", seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Reach a target from a few numbers, each used once, by + - * /, one calculation a line.
@@ -210,7 +210,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         return answer(trajectory, problem, name, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
 
     def continue_text(
-        text: str, checkpoint: str = "text8", steps: int = 32, loops: int | str = 8, temperature: float = 0.7,
+        text: str, checkpoint: str = "text8", steps: int = 32, loops: int | str = 2, temperature: float = 0.7,
         seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Fill the gaps in a text and continue it to 256 characters of lower-case English.

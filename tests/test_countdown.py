@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -128,6 +129,50 @@ def test_oracle_against_brute_force() -> None:
             assert not any(step.failure for step in steps)
             assert steps[-1].pool == (target,)
     assert FOUR.oracle("1,1,1,1=1000") is None
+
+
+def every_chain(pool: list[int], target: int) -> list[list[str]]:
+    if len(pool) == 1:
+        return [[]] if pool == [target] else []
+    chains = []
+    for i, j in itertools.permutations(range(len(pool)), 2):
+        for operator in "+-*/":
+            result = apply(pool[i], operator, pool[j])
+            if result is not None:
+                rest = [n for k, n in enumerate(pool) if k not in (i, j)]
+                line = f"{pool[i]}{operator}{pool[j]}={result}"
+                chains += [[line, *more] for more in every_chain([*rest, result], target)]
+    return chains
+
+
+def test_smallest_chain_against_brute_force() -> None:
+    rng = np.random.default_rng(1)
+    for task in (THREE, FOUR):
+        tokens, _ = task.batch(12, rng)
+        for row in task.smallest_chains(tokens).tolist():
+            prompt, *lines = task.decode(row).split("\n")
+            numbers, target = task.read(prompt)
+            sums = [sum(int(line.split("=")[1]) for line in chain) for chain in every_chain(numbers, target)]
+            assert sum(int(line.split("=")[1]) for line in lines) == min(sums)
+            assert task.check(task.encode(prompt), row).valid
+            for line in lines:
+                a, b = re.split(r"[+\-*/=]", line)[:2]
+                assert int(a) >= int(b)
+
+
+def test_smallest_chains_keep_prompt_and_length() -> None:
+    """With five numbers the first step stays as it was drawn: a whole search would hold the trainer up."""
+    five = Countdown(5)
+    tokens, _ = five.batch(40, np.random.default_rng(2))
+    rows = five.smallest_chains(tokens)
+    assert rows.shape == tokens.shape
+    assert (rows != tokens).any(axis=1).mean() > 0.8
+    for before, after in zip(map(five.decode, tokens.tolist()), map(five.decode, rows.tolist()), strict=True):
+        prompt = before.split("\n")[0]
+        assert after.split("\n")[0] == prompt
+        assert before.split("\n")[1].split("=")[1] == after.split("\n")[1].split("=")[1]
+        ids = [SYMBOLS.index(symbol) for symbol in after.ljust(five.length, "\n")]
+        assert five.check(five.encode(prompt), ids).valid
 
 
 @pytest.mark.parametrize(

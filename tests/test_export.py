@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -276,6 +277,18 @@ def test_ship_puts_the_graph_beside_the_weights(tmp_path: Path) -> None:
     assert model.backend.startswith("ONNX Runtime")
     tokens = problems("sudoku-4x4", 3)
     torch.testing.assert_close(list(model(tokens, 5))[-1], list(noisy(SMALL)(tokens, 5))[-1], atol=1e-5, rtol=0)
+    # The folder gets other weights: the graph follows them there, and in another folder is left alone.
+    other = noisy(SMALL)
+    with torch.no_grad():
+        other.head.weight.mul_(2)
+    rmdm.save(other, folder)
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
+    before = (elsewhere / "model.loop.onnx").read_bytes()
+    assert main([str(folder), "--ship", str(elsewhere), "--loops", "2", "--problems", "4"]) == 2
+    assert (elsewhere / "model.loop.onnx").read_bytes() == before
+    assert main([str(folder), "--ship", "--loops", "2", "--problems", "4"]) == 0
+    again = list(rmdm.load(folder, backend="onnx")(tokens, 5))[-1]
+    torch.testing.assert_close(again, list(other(tokens, 5))[-1], atol=1e-5, rtol=0)
 
 
 def test_bench_rows(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -73,8 +73,10 @@ def naive(model: Denoiser, tokens: list[int], loops: int) -> list[Tensor]:
         if config.grid:
             e = e + w["block_embed.weight"][place(n)[2]]
         if config.places:
-            run = list(itertools.takewhile(lambda symbol: symbol < 10, tokens[n:]))
-            closed = len(run) < len(tokens) - n and tokens[n + len(run)] != config.vocab - 1
+            mask = config.vocab - 1
+            digits = [*range(10), mask] if token == mask else range(10)
+            run = list(itertools.takewhile(lambda symbol, digits=digits: symbol in digits, tokens[n:]))
+            closed = len(run) < len(tokens) - n and tokens[n + len(run)] != mask
             e = e + w["place_embed.weight"][len(run) if closed and len(run) <= config.places else 0]
         hidden.append(norm(e, w["norm_in.weight"]))  # (3)
     logits = []

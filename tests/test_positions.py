@@ -61,7 +61,8 @@ def test_digits_know_their_place_once_their_number_is_whole() -> None:
     symbols = "0123456789+-*/=,\n_"
     for text, wanted in [
         ("12+345=357\n", "21032103210"),
-        ("12_45=_57\n0", "00021002100"),  # 12 has no end yet; nor has the last 0, where the sequence stops
+        ("12_45=_57\n0", "00321032100"),  # 12 has no end yet; nor has the last 0, where the sequence stops
+        ("9+3_=__\n__", "1001021000"),  # masks have the place of the digit that they may be
         ("1234567=5\n_", "00043210100"),  # longer than four places: the rest stays unmarked
     ]:
         tokens = torch.tensor([[symbols.index(symbol) for symbol in text]])

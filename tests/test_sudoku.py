@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rmdm.tasks import get_task
 from rmdm.tasks.sudoku import Sudoku, block_shape, closed_form, random_grid
+from train.study_trajectory import rounds_of_singles
 
 # A published puzzle (Wikipedia's example) and its solution.
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
@@ -221,3 +222,19 @@ def test_verdicts() -> None:
     assert verdict.details["bad_units"] == 0
     unfinished = [0, *answer[1:]]
     assert not NINE.check([0] * 81, unfinished).valid
+
+
+def test_singles_fill_what_they_can() -> None:
+    """Against the rounds of singles that the trajectory study finds, one by one."""
+    rng = np.random.default_rng(3)
+    left = []
+    for _ in range(12):
+        puzzle = NINE.dig(NINE.fresh(rng), rng)
+        filled = NINE.by_singles(puzzle)
+        rounds, _ = rounds_of_singles(NINE, puzzle)
+        (solution,) = NINE.solutions(puzzle, 2)
+        assert filled == [digit if found >= 0 else 0 for digit, found in zip(solution, rounds.tolist(), strict=True)]
+        left.append(filled.count(0))
+    assert min(left) == 0 < max(left)
+    twice = [5, 5, *[0] * 79]
+    assert NINE.by_singles(twice) == twice  # no board at all: nothing is filled in

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,12 @@ from safetensors.torch import load_file
 import rmdm
 import train.loop
 import train.state
+from rmdm.cost import training_flops
 from rmdm.tasks import get_task
+from rmdm.tasks.countdown import STEP, SYMBOLS, apply
 from tests.conftest import tiny_model
 from train.__main__ import main
-from train.data import Data, minimal_puzzle
+from train.data import Batch, Data, minimal_puzzle
 from train.optim import Muon, lr_factor, orthogonalise
 from train.recipes import RECIPES, get_recipe
 from train.state import read_log
@@ -163,6 +166,53 @@ def test_minimal_puzzles_have_one_solution_and_no_clue_to_spare():
     assert task.solutions(puzzle, 2) == [solution]
     for cell in [cell for cell in range(81) if puzzle[cell]]:
         assert task.count_solutions([0 if c == cell else digit for c, digit in enumerate(puzzle)]) > 1
+
+
+def test_hard_puzzles_take_more_than_singles():
+    task = get_task("sudoku-9x9")
+    easy = [all(task.by_singles(minimal_puzzle("sudoku-9x9", number)[0].tolist())) for number in range(8)]
+    assert any(easy)
+    for number in range(8):
+        puzzle, solution = minimal_puzzle("sudoku-9x9", number, hard=True).tolist()
+        assert not all(task.by_singles(puzzle))
+        assert task.solutions(puzzle, 2) == [solution]
+
+
+def test_countdown_learns_from_smallest_chains_and_right_equations():
+    recipe = get_recipe("countdown-4")
+    chains = Data(recipe.with_settings(["equations=0", "equations_kept=0"]), 100, 0)
+    for step in range(4):
+        [batch] = chains.make(step)
+        task = next(task for task in chains.tasks if task.length == batch.targets.shape[1])
+        for row in batch.targets.numpy():
+            task = task.sized(task.decode(row).partition("\n")[0])
+            assert np.array_equal(task.smallest_chains(row[None])[0], row)
+    [batch] = Data(recipe.with_settings(["equations=1"]), 100, 0).make(0)
+    for row in batch.targets:
+        for line in get_task(recipe.task).decode(row.tolist()).split("\n"):
+            a, operator, b, result = STEP.fullmatch(line).groups()
+            assert int(a) >= int(b)
+            assert apply(int(a), operator, int(b)) == int(result)
+
+
+def test_shorter_chains_come_in_their_own_length_and_in_the_models():
+    recipe = get_recipe("countdown-4").with_settings(["equations=0", "equations_kept=0", "others=countdown-3"])
+    data, widths = Data(recipe, 100, 0), set()
+    for step in range(30):
+        [batch] = data.make(step)
+        text = get_task("countdown-4").decode(batch.targets[0].tolist())
+        if text.partition("=")[0].count(",") == 2:
+            widths.add(batch.targets.shape[1])
+            assert (batch.targets[:, 47:] == SYMBOLS.index("\n")).any(dim=1).all()
+    assert widths == {48, 64}
+
+
+def test_work_is_counted_by_the_rows_as_they_are():
+    config = get_recipe("countdown-4").config()
+    rows = torch.zeros((2, 48), dtype=torch.long)
+    batch = Batch(rows, rows, rows > 0, 3)
+    assert batch.flops(config, None) == 2 * training_flops(replace(config, length=48), 3)
+    assert batch.flops(config, None) < 2 * training_flops(config, 3)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from rmdm.checkpoint import write_atomically
-from rmdm.cost import peak_gflops, training_flops
+from rmdm.cost import peak_gflops
 from rmdm.model import Denoiser
 from train.data import Data
 from train.devices import enter
@@ -37,7 +37,7 @@ def bench(recipe: Recipe, rounds: int = ROUNDS, data: str | None = None) -> dict
             loss, _ = trainee(own_rows(batch, place))
             (loss / recipe.accumulate).backward()
             examples += len(batch.noisy)
-            flops += len(batch.noisy) * training_flops(model.config, batch.loops, recipe.gradient_loops)
+            flops += batch.flops(model.config, recipe.gradient_loops)
         for optimizer in optimizers.values():
             optimizer.step()
             optimizer.zero_grad()

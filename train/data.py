@@ -2,22 +2,26 @@
 
 import functools
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rmdm.config import ModelConfig
+from rmdm.cost import training_flops
 from rmdm.diffusion import mask_tokens
 from rmdm.tasks import Task, get_task
-from rmdm.tasks.countdown import Countdown, apply
+from rmdm.tasks.countdown import LARGEST_NUMBER, Countdown, apply
 from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import Text8
 from train.recipes import Recipe
 
 PUZZLE_BANK = 6000  # symmetries make each into a billion; digging one takes 20 ms
 EQUATION_OPERATORS = "+-***/"  # products need most practice
-EQUATION_RATE = 0.2  # a few of the operands' digits too, to be inferred from the result
+PADDED = 0.25  # the share of a shorter task's batches in the model's own length: exported graphs know no other
+HIDDEN = (0.4, 0.3, 0.1, 0.2)  # of an equation: the result, the first number, the second, none
+EQUATION_RATE = 0.2  # ... and up to so many of the other digits
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,11 @@ class Batch:
     targets: Tensor  # (B, N)
     masked: Tensor  # (B, N) bool, where the loss counts
     loops: int
+
+    def flops(self, config: ModelConfig, gradient_loops: int | None) -> int:
+        """Of learning from it; a shorter task's rows are shorter than the model's."""
+        shape = replace(config, length=self.noisy.shape[1])
+        return len(self.noisy) * training_flops(shape, self.loops, gradient_loops)
 
 
 class Data:
@@ -66,6 +75,10 @@ class Data:
             tokens, region, forced = _equations(task, count, rng)
         else:
             tokens, region = _training_rows(task, count, rng)
+            if recipe.smallest_chain and isinstance(task, Countdown):
+                tokens = task.smallest_chains(tokens)
+            if isinstance(task, Countdown) and rng.random() < PADDED:
+                tokens, region = _padded(tokens, region, self.tasks[0])
             forced = np.zeros_like(region)
         shares = np.array([share for share, _, _ in recipe.mask_rates])
         row = rng.choice(len(shares), size=count, p=shares / shares.sum())
@@ -96,7 +109,8 @@ class Data:
         if not count:
             return targets, noisy
         numbers = rng.integers(min(64 + 2 * step, PUZZLE_BANK), size=count)
-        puzzles, boards = np.stack([minimal_puzzle(task.name, int(number)) for number in numbers], axis=1)  # (P, N)
+        pairs = [minimal_puzzle(task.name, int(number), self.recipe.hard_puzzles) for number in numbers]
+        puzzles, boards = np.stack(pairs, axis=1)  # (P, N)
         seed = rng.integers(2**62)  # twice the same stream: one symmetry for the boards and their blanks
         boards = task.shuffle(boards, np.random.default_rng(seed))
         blanks = task.shuffle((puzzles == 0).astype(np.int64), np.random.default_rng(seed)) > 0
@@ -129,20 +143,29 @@ def _training_rows(task: Task, count: int, rng: np.random.Generator) -> tuple[np
     return tokens, region
 
 
+def _padded(tokens: np.ndarray, region: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as long as the task's, by empty lines that are part of the answer."""
+    width = ((0, 0), (0, task.length - tokens.shape[1]))
+    return np.pad(tokens, width, constant_values=task.symbols.index("\n")), np.pad(region, width, constant_values=True)
+
+
 @functools.lru_cache(maxsize=PUZZLE_BANK)
-def minimal_puzzle(name: str, number: int) -> np.ndarray:
-    """Puzzle and solution (2, N) number so-and-so of an endless list."""
+def minimal_puzzle(name: str, number: int, hard: bool = False) -> np.ndarray:
+    """Puzzle and solution (2, N) number so-and-so of an endless list. Singles alone do not solve a hard one."""
     task = get_task(name)
     assert isinstance(task, Sudoku)
     rng = np.random.default_rng([task.size, number])
-    board = task.solved(1, rng)[0]
-    return np.stack([np.array(task.dig(board.tolist(), rng)), board])
+    while True:
+        board = task.solved(1, rng)[0]
+        puzzle = task.dig(board.tolist(), rng)
+        if not hard or not all(task.by_singles(puzzle)):
+            return np.stack([np.array(puzzle), board])
 
 
 def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lines of single equations, as many as fit: arithmetic is learned on them several times faster than on chains.
 
-    Returns tokens, region, and what is masked whatever the rate: in most lines the whole result.
+    Returns tokens, region, and what is masked whatever the rate: in most lines one whole number.
     """
     newline = task.symbols.index("\n")
     tokens = np.full((count, task.length), newline, dtype=np.int64)
@@ -152,10 +175,9 @@ def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[n
         while True:
             operator = EQUATION_OPERATORS[rng.integers(len(EQUATION_OPERATORS))]
             a, b = _operand(rng), _operand(rng)
-            if operator == "-" and a < b:
-                a, b = b, a
             if operator == "/":
                 a *= b
+            a, b = max(a, b), min(a, b)
             result = apply(a, operator, b)
             if result is None or result > 200_000:
                 continue
@@ -163,12 +185,18 @@ def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[n
             if place + len(line) > task.length:
                 break
             tokens[row, place : place + len(line)] = [task.symbols.index(symbol) for symbol in line]
-            if rng.random() < 0.6:
-                forced[row, place + line.index("=") + 1 : place + len(line) - 1] = True
+            equals, sign = line.index("="), line.index(operator)
+            # The target of a chain is known, so its steps are inferred backwards as often as forwards.
+            spans = ((equals + 1, len(line) - 1), (0, sign), (sign + 1, equals), (0, 0))
+            first, last = spans[rng.choice(4, p=HIDDEN)]
+            forced[row, place + first : place + last] = True
             place += len(line)
     return tokens, np.ones_like(forced), forced
 
 
 def _operand(rng: np.random.Generator) -> int:
-    """Mostly the game's own numbers, sometimes the larger ones that steps lead to."""
-    return int(rng.integers(1, 101)) if rng.random() < 0.75 else int(10 ** rng.uniform(0, 3.7))
+    """One of the game's own numbers, or what a step leads to from two of them."""
+    a, b = (int(number) for number in rng.integers(1, LARGEST_NUMBER + 1, size=2))
+    if rng.random() < 0.6:
+        return a
+    return apply(max(a, b), "+-*/"[rng.integers(4)], min(a, b)) or a

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from rmdm import checkpoint
-from rmdm.cost import peak_gflops, training_flops
+from rmdm.cost import peak_gflops
 from rmdm.model import Denoiser
 from train.data import Data
 from train.devices import Place, enter, leave
@@ -107,7 +107,7 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
         due = (step + 1) % recipe.eval_every == 0 or step + 1 == total
         quality = evaluate(average.denoiser()) if due and place.writes else {}
         if step % LOG_EVERY == 0 or due:
-            gflops = recipe.batch * training_flops(model.config, batch.loops, recipe.gradient_loops) / seconds / 1e9
+            gflops = recipe.accumulate * batch.flops(model.config, recipe.gradient_loops) / seconds / 1e9
             row = {
                 "step": step, "loss": place.mean(loss).item(), "first": losses[0].item(), "last": losses[-1].item(),
                 "L": batch.loops, "per_s": recipe.batch / seconds, "share": gflops / peak / place.world, "lr": factor,
@@ -130,9 +130,7 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
 
 def steps_within(minutes: float, trainee: nn.Module, data: Data, place: Place) -> float:
     """How many steps fit, by the time of a few of them; fixed once, so that schedules never depend on the clock."""
-    updates = [
-        data.make(trial) for trial in range(5)
-    ]  # made before the clock runs: in training they are made beside it
+    updates = [data.make(trial) for trial in range(5)]  # before the clock runs: training makes them beside itself
     timed = []
     for batches in updates:
         started = time.monotonic()

@@ -34,7 +34,9 @@ class Recipe:
     # the data: rows of mask rates (share of the batch, lowest, highest), uniform in between
     mask_rates: tuple[tuple[float, float, float], ...] = ((1.0, 0.0, 1.0),)
     puzzles: float = 0.0  # Sudoku: share of the batch that are minimal puzzles on their way to a solution
+    hard_puzzles: bool = False  # ... and of these only the ones that singles alone do not solve
     first_solution: bool = False  # Sudoku 4x4: of several solutions the first in reading order is the target
+    smallest_chain: bool = False  # Countdown: of several chains the one with the smallest results is the target
     equations: float = 0.0  # Countdown: share of the run, from its start, that turns from equations to chains
     equations_kept: float = 0.0  # ... and the share of batches that stay equations to its end
     others: tuple[str, ...] = ()  # Countdown: shorter or equally long tasks, each a batch in turn
@@ -85,7 +87,8 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
-        unused = [key for key in ("places", "first_solution", "equations_kept") if not getattr(self, key)]
+        younger = ("places", "hard_puzzles", "first_solution", "smallest_chain", "equations_kept")
+        unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 
     def with_settings(self, settings: list[str]) -> "Recipe":
@@ -218,7 +221,7 @@ SUDOKU_MORE = replace(
 )  # fmt: skip
 SUDOKU_LAST = replace(
     SUDOKU_MORE, name="sudoku-9x9-last", about="third stage, with --init of the second: up to 32 loops",
-    loops=LoopChoice(kind="uniform", low=8, high=32),
+    loops=LoopChoice(kind="uniform", low=8, high=32), hard_puzzles=True, steps=5000,
 )  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
@@ -233,14 +236,14 @@ SUDOKU_25 = replace(
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
     places=7, loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0, average=0.999,
-    batch=16, mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), equations=0.3,
-    equations_kept=0.25, others=("countdown-3",) * 6 + ("countdown-4", "countdown-5"),
+    batch=16, mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), smallest_chain=True, equations=0.3, equations_kept=0.25,
+    others=("countdown-3",) * 6 + ("countdown-4", "countdown-5"),
     steps=14_000, eval_every=500, eval_steps=20,
 )  # fmt: skip
 COUNTDOWN_MORE = replace(
-    COUNTDOWN, name="countdown-4-more", about="second stage, with --init countdown-4: more loops", equations=0.5,
-    equations_kept=0.2, mask_rates=((0.5, 0.0, 0.5), (0.5, 0.3, 1.0)),
-    loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=10_000,
+    COUNTDOWN, name="countdown-4-more", about="second stage, with --init countdown-4: more loops",
+    equations_kept=0.2, mask_rates=((0.3, 0.0, 0.5), (0.7, 0.3, 1.0)),
+    loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=16_000,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English", task="text8", layers=2, heads=4, width=128, loops=fixed(2),

@@ -1,6 +1,6 @@
 """Countdown: reach a target from a few numbers, using each once, one step a line. Maker, reader, oracle and judge."""
 
-import functools
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from rmdm.tasks import Verdict, set_aside
 SYMBOLS = tuple("0123456789+-*/=,\n_")
 LENGTHS = {2: 32, 3: 48, 4: 64, 5: 64}
 JOINT = (3, 4, 5)  # counts of numbers that one model can learn together
+SEARCHED = 4  # of longer chains, the smallest is sought among the ends that these last numbers allow
 LARGEST_NUMBER = 100  # the paper draws from 1..100
 LARGEST_TARGET = 10**9  # longer ones leave no room for a chain
 STEP = re.compile(r"(0|[1-9]\d*)([+\-*/])(0|[1-9]\d*)=(0|[1-9]\d*)", re.ASCII)
@@ -122,6 +123,22 @@ class Countdown:
             region[row, : len(prompt)] = False
         return tokens, region
 
+    def smallest_chains(self, tokens: np.ndarray) -> np.ndarray:
+        """Whole rows (B, N) with each chain replaced by the smallest that there is, as `smallest_chain` has it."""
+        rows = tokens.copy()
+        for row, text in zip(rows, map(self.decode, tokens.tolist()), strict=True):
+            prompt, *lines = text.split("\n")
+            numbers, target = self.read(prompt)
+            early = [_larger_first(line) for line in lines[: max(self.count - SEARCHED, 0)]]
+            pool = follow(numbers, early)[-1].pool if early else tuple(numbers)
+            chain = smallest_chain(pool, target)
+            assert chain is not None  # the row's own chain reaches it
+            text = "\n".join([prompt, *early, *chain[1], ""])
+            if len(text) <= self.length:
+                row[:] = self._id["\n"]
+                row[: len(text)] = [self._id[symbol] for symbol in text]
+        return rows
+
     def held_out(self, tokens: np.ndarray) -> np.ndarray:
         """By the prompt line with its numbers sorted, so that another order of the same numbers is the same problem."""
         prompts = (self.decode(row).partition("\n")[0] for row in tokens.tolist())
@@ -194,7 +211,37 @@ class Countdown:
     def oracle(self, problem: str) -> list[str] | None:
         """A chain that reaches the target with all numbers, or None where there is none."""
         numbers, target = self.read(problem)
-        return _reach(tuple(sorted(numbers)), target)
+        chain = smallest_chain(tuple(numbers), target)
+        return chain and chain[1]
+
+
+def _larger_first(line: str) -> str:
+    match = STEP.fullmatch(line)
+    assert match
+    a, b = sorted((int(match[1]), int(match[3])), reverse=True)
+    return f"{a}{match[2]}{b}={match[4]}"
+
+
+def smallest_chain(pool: tuple[int, ...], target: int) -> tuple[int, list[str]] | None:
+    """The sum of its results and the lines of the chain, of all that reach the target, for which that sum is least.
+
+    Every line has the larger number first.
+    """
+    best = None
+    for i, j in itertools.combinations(range(len(pool)), 2):
+        a, b = max(pool[i], pool[j]), min(pool[i], pool[j])
+        rest = tuple(n for index, n in enumerate(pool) if index not in (i, j))
+        for operator in "+-*/":
+            result = apply(a, operator, b)
+            if result is None or (best and result >= best[0]):
+                continue
+            if not rest:
+                found: tuple[int, list[str]] | None = (0, []) if result == target else None
+            else:
+                found = smallest_chain((*rest, result), target)
+            if found and (best is None or result + found[0] < best[0]):
+                best = result + found[0], [f"{a}{operator}{b}={result}", *found[1]]
+    return best
 
 
 def _split(problem: str) -> tuple[list[int], int]:
@@ -207,24 +254,3 @@ def _split(problem: str) -> tuple[list[int], int]:
 
 def _counted(numbers: list[int], problem: str) -> str:
     return f"{len(numbers)} number{'s' * (len(numbers) != 1)} in {''.join(problem.split())!r}"
-
-
-@functools.lru_cache(maxsize=200_000)
-def _reach(pool: tuple[int, ...], target: int) -> list[str] | None:
-    if len(pool) == 1:
-        return [] if pool[0] == target else None
-    for i in range(len(pool)):
-        for j in range(len(pool)):
-            if i == j:
-                continue
-            for operator in "+-*/":
-                if operator in "+*" and i > j:
-                    continue  # the same as the other way round
-                result = apply(pool[i], operator, pool[j])
-                if result is None:
-                    continue
-                rest = [n for index, n in enumerate(pool) if index not in (i, j)]
-                found = _reach(tuple(sorted([*rest, result])), target)
-                if found is not None:
-                    return [f"{pool[i]}{operator}{pool[j]}={result}", *found]
-    return None

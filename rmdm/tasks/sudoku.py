@@ -96,14 +96,26 @@ class Sudoku:
 
     def solutions(self, puzzle: list[int], limit: int = 1, rng: np.random.Generator | None = None) -> list[list[int]]:
         """Up to `limit` solutions, by propagation of singles and search; `rng` makes the search order random."""
-        everything = (1 << self.size) - 1
-        candidates = [everything] * self.length
+        found: list[list[int]] = []
+        candidates = self._candidates(puzzle)
+        if candidates is not None:
+            self._search(candidates, limit, found, rng)
+        return found
+
+    def by_singles(self, puzzle: list[int]) -> list[int]:
+        """The puzzle as far as naked and hidden singles fill it: 0 where they do not."""
+        candidates = self._candidates(puzzle)
+        if candidates is None or not self._hidden_singles(candidates):
+            return list(puzzle)
+        return [0 if bits & (bits - 1) else bits.bit_length() for bits in candidates]
+
+    def _candidates(self, puzzle: list[int]) -> list[int] | None:
+        """What the clues and the naked singles that follow from them leave in each cell, as bits; None: a conflict."""
+        candidates = [(1 << self.size) - 1] * self.length
         for cell, digit in enumerate(puzzle):
             if digit and not _assign(candidates, cell, 1 << (digit - 1), self.peers):
-                return []
-        found: list[list[int]] = []
-        self._search(candidates, limit, found, rng)
-        return found
+                return None
+        return candidates
 
     def _search(
         self, candidates: list[int], limit: int, found: list[list[int]], rng: np.random.Generator | None
@@ -193,11 +205,9 @@ class Sudoku:
         return puzzle
 
     def _other_fits(self, puzzle: list[int], cell: int, digit: int) -> bool:
-        everything = (1 << self.size) - 1
-        candidates = [everything] * self.length
-        for place, given in enumerate(puzzle):
-            if given and not _assign(candidates, place, 1 << (given - 1), self.peers):
-                return False
+        candidates = self._candidates(puzzle)
+        if candidates is None:
+            return False
         candidates[cell] &= ~(1 << (digit - 1))
         bits = candidates[cell]
         if not bits:
