@@ -123,8 +123,7 @@ def joined(parts: tuple[Any, ...]) -> str:
 def problem_fields(family: str, task: Any, first: str) -> list[gr.Textbox]:
     if isinstance(task, Countdown):
         numbers, target = first.rsplit("=", 1)
-        few, many = task.counts[0], task.counts[-1]
-        says = f"{few if few == many else f'{few} to {many}'} of 1 to {LARGEST_NUMBER}"
+        says = f"{task.takes} of 1 to {LARGEST_NUMBER}"
         with gr.Row():
             left = gr.Textbox(numbers, label="Numbers", info=says, max_length=200, min_width=130, scale=2)
             right = gr.Textbox(target, label="Target", info="To be made", max_length=20, min_width=80)

@@ -162,13 +162,17 @@ class Countdown:
             raise ValueError(f"the target {target} is not within 1 to {LARGEST_TARGET}")
         return numbers, target
 
+    @property
+    def takes(self) -> str:
+        """How many numbers a model for this task can be given, for people."""
+        few, many = self.counts[0], self.counts[-1]
+        return f"{few}" if few == many else f"{few} to {many}"
+
     def sized(self, problem: str) -> "Countdown":
         """The task of as many numbers as the problem has, if a model for this one can be asked for it."""
         numbers, _ = _split(problem)
         if len(numbers) not in self.counts:
-            few, many = self.counts[0], self.counts[-1]
-            known = f"{few}" if few == many else f"{few} to {many}"
-            raise ValueError(f"{_counted(numbers, problem)}; a model for {self.name} takes {known}")
+            raise ValueError(f"{_counted(numbers, problem)}; a model for {self.name} takes {self.takes}")
         return Countdown(len(numbers))
 
     def encode(self, problem: str) -> list[int]:
