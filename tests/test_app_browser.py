@@ -66,8 +66,14 @@ class Visit:
             tab.click()
 
     def solve(self, family: str) -> None:
+        """Presses the button and waits for the run that it starts: one from before does not count."""
+        stage = f"document.querySelector('#{family}-player .rmdm-stage')?.firstChild"
+        self.page.evaluate(f"() => {{ const shown = {stage}; if (shown) shown.isOld = true; }}")
         self.page.click(f"#{family}-solve")
-        self.page.wait_for_selector(f"#{family}-player .rmdm-deck:not([hidden])")
+        self.page.wait_for_function(
+            f"() => {{ const deck = document.querySelector('#{family}-player .rmdm-deck');"
+            f" return deck && !deck.hidden && {stage} && !{stage}.isOld; }}"
+        )
 
     def end(self, family: str) -> str:
         """Jumps to the last frame and reads the verdict."""
@@ -210,6 +216,11 @@ def test_stop_is_answered_and_the_next_run_works(browser, server: Server):
     """That the run itself ends, between two loops, is in test_app.py: here a model is too quick to be caught at it."""
     visit = Visit(browser, server, "?" + urlencode({"tab": "sudoku", "p0": "0" * 81, "steps": 64, "loops": 16}))
     page = visit.page
+    # The link presses Solve by itself: what is stopped must have begun, else it begins after Stop.
+    page.wait_for_function(
+        "() => document.querySelector('#sudoku-message')?.textContent.includes('Thinking')"
+        " || document.querySelector('#sudoku-player .rmdm-deck')?.hidden === false"
+    )
     page.click("#sudoku-stop")
     page.wait_for_function("document.querySelector('#sudoku-message')?.textContent.includes('Stopped')")
     task = get_task("sudoku-9x9")

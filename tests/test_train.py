@@ -195,6 +195,26 @@ def test_countdown_learns_from_smallest_chains_and_right_equations():
             assert apply(int(a), operator, int(b)) == int(result)
 
 
+def test_countdown_products_and_whole_numbers():
+    """More products than the game has, and numbers that are hidden whole: digits alone give a product half away."""
+
+    def rows(*settings):
+        recipe = get_recipe("countdown-3").with_settings(["equations=0", "equations_kept=0", *settings])
+        batches = [Data(recipe, 100, 0).make(step)[0] for step in range(8)]
+        return torch.cat([batch.noisy for batch in batches]), torch.cat([batch.targets for batch in batches])
+
+    times = SYMBOLS.index("*")
+    share = [(rows(f"products={p}")[1] == times).any(dim=1).float().mean() for p in (0, 0.9)]
+    assert share[1] > share[0] + 0.2
+    for whole in (0, 1):
+        noisy, targets = rows(f"whole_numbers={whole}")
+        hidden, digit = noisy == get_task("countdown-3").mask, targets < 10
+        split = (hidden[:, 1:] != hidden[:, :-1]) & digit[:, 1:] & digit[:, :-1]
+        assert bool(split.any()) == (not whole)
+        assert hidden.any()
+        assert not (hidden[:, :6]).any()  # the prompt stays
+
+
 def test_shorter_chains_come_in_their_own_length_and_in_the_models():
     recipe = get_recipe("countdown-4").with_settings(["equations=0", "equations_kept=0", "others=countdown-3"])
     data, widths = Data(recipe, 100, 0), set()

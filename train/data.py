@@ -18,7 +18,7 @@ from rmdm.tasks.text8 import Text8
 from train.recipes import Recipe
 
 PUZZLE_BANK = 6000  # symmetries make each into a billion; digging one takes 20 ms
-EQUATION_OPERATORS = "+-***/"  # products need most practice
+EQUATION_OPERATORS = "+-****/"  # products need most practice
 PADDED = 0.25  # the share of a shorter task's batches in the model's own length: exported graphs know no other
 HIDDEN = (0.4, 0.3, 0.1, 0.2)  # of an equation: the result, the first number, the second, none
 EQUATION_RATE = 0.2  # ... and up to so many of the other digits
@@ -74,7 +74,7 @@ class Data:
         if rng.random() < share and isinstance(task, Countdown):
             tokens, region, forced = _equations(task, count, rng)
         else:
-            tokens, region = _training_rows(task, count, rng)
+            tokens, region = _training_rows(task, count, rng, recipe.products)
             if recipe.smallest_chain and isinstance(task, Countdown):
                 tokens = task.smallest_chains(tokens)
             if isinstance(task, Countdown) and rng.random() < PADDED:
@@ -89,6 +89,9 @@ class Data:
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         targets = torch.from_numpy(tokens)
         noisy = mask_tokens(targets, torch.from_numpy(region), rate, task.mask, generator)
+        if recipe.whole_numbers and isinstance(task, Countdown):
+            rows = torch.from_numpy(rng.random(count) < recipe.whole_numbers)
+            noisy = torch.where(rows[:, None], _whole_numbers(targets, noisy, task.mask), noisy)
         if recipe.puzzles and isinstance(task, Sudoku):
             targets, noisy = self._mix_puzzles(task, targets, noisy, step, rng)
         if recipe.first_solution and isinstance(task, Sudoku):
@@ -135,12 +138,35 @@ def _with_corpus(task: Task, path: str | None) -> Task:
     return task
 
 
-def _training_rows(task: Task, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Examples that are not held out for evaluation."""
+def _training_rows(
+    task: Task, count: int, rng: np.random.Generator, products: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Examples that are not held out for evaluation, and of Countdown's easy ones a share only."""
+
+    def unwanted(tokens: np.ndarray) -> np.ndarray:
+        held = task.held_out(tokens)
+        if products:
+            held |= ~(tokens == task.symbols.index("*")).any(axis=1) & (rng.random(len(tokens)) < products)
+        return held
+
     tokens, region = task.batch(count, rng)
-    while (held := task.held_out(tokens)).any():
-        tokens[held], region[held] = task.batch(int(held.sum()), rng)
+    again = unwanted(tokens)
+    while again.any():
+        tokens[again], region[again] = task.batch(int(again.sum()), rng)
+        again[again] = unwanted(tokens[again])
     return tokens, region
+
+
+def _whole_numbers(targets: Tensor, noisy: Tensor, mask: int) -> Tensor:
+    """What `noisy` hides, but with each number hidden where its first digit is: a chain's questions are numbers.
+
+    With digits hidden one by one, a product is nearly always half given away.
+    """
+    digit, hidden = targets < 10, noisy == mask
+    for place in range(1, targets.shape[1]):
+        inside = digit[:, place - 1] & digit[:, place]
+        hidden[:, place] = torch.where(inside, hidden[:, place - 1], hidden[:, place])
+    return torch.where(hidden, mask, targets)
 
 
 def _padded(tokens: np.ndarray, region: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:

@@ -37,6 +37,8 @@ class Recipe:
     hard_puzzles: bool = False  # ... and of these only the ones that singles alone do not solve
     first_solution: bool = False  # Sudoku 4x4: of several solutions the first in reading order is the target
     smallest_chain: bool = False  # Countdown: of several chains the one with the smallest results is the target
+    products: float = 0.0  # Countdown: of the chains without a product, the share that is drawn again
+    whole_numbers: float = 0.0  # Countdown: share of the rows in which a number is masked whole or not at all
     equations: float = 0.0  # Countdown: share of the run, from its start, that turns from equations to chains
     equations_kept: float = 0.0  # ... and the share of batches that stay equations to its end
     others: tuple[str, ...] = ()  # Countdown: shorter or equally long tasks, each a batch in turn
@@ -87,7 +89,8 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
-        younger = ("places", "hard_puzzles", "first_solution", "smallest_chain", "equations_kept")
+        younger = ("places", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
+                   "equations_kept")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 
@@ -241,8 +244,8 @@ COUNTDOWN = Recipe(
     steps=14_000, eval_every=500, eval_steps=20,
 )  # fmt: skip
 COUNTDOWN_MORE = replace(
-    COUNTDOWN, name="countdown-4-more", about="second stage, with --init countdown-4: more loops",
-    equations_kept=0.2, mask_rates=((0.3, 0.0, 0.5), (0.7, 0.3, 1.0)),
+    COUNTDOWN, name="countdown-4-more", about="second stage, with --init countdown-4: more loops, more products",
+    products=0.6, whole_numbers=0.5, equations_kept=0.2, mask_rates=((0.3, 0.0, 0.5), (0.7, 0.3, 1.0)),
     loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=16_000,
 )  # fmt: skip
 TEXT = Recipe(
