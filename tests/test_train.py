@@ -19,9 +19,11 @@ import rmdm
 import train.loop
 import train.state
 from rmdm.cost import training_flops
+from rmdm.problems import read_problems
 from rmdm.tasks import get_task
 from rmdm.tasks.countdown import STEP, SYMBOLS, apply
 from tests.conftest import tiny_model
+from train import mine
 from train.__main__ import main
 from train.data import Batch, Data, minimal_puzzle
 from train.optim import Muon, lr_factor, orthogonalise
@@ -176,6 +178,40 @@ def test_hard_puzzles_take_more_than_singles():
         puzzle, solution = minimal_puzzle("sudoku-9x9", number, hard=True).tolist()
         assert not all(task.by_singles(puzzle))
         assert task.solutions(puzzle, 2) == [solution]
+
+
+def test_puzzles_of_a_file_are_learned_and_bad_files_named(tmp_path, capsys):
+    puzzle = minimal_puzzle("sudoku-9x9", 3)[0].tolist()
+    file = tmp_path / "puzzles.txt"
+    file.write_text("# one puzzle\n" + "".join(map(str, puzzle)) + "\n")
+    recipe = get_recipe("sudoku-9x9-mined").with_settings(["batch=4"])
+    [batch] = Data(recipe, 100, 0, str(file)).make(5)
+    clues = sum(digit > 0 for digit in puzzle)
+    assert ((batch.noisy[-3:] > 0).sum(dim=1) >= clues).all()
+    assert all(get_task("sudoku-9x9").check([0] * 81, row.tolist()).valid for row in batch.targets)
+    out = ["--out", str(tmp_path / "run")]
+    for text, said in (("12", "line 1"), ("0" * 81, "several solutions")):
+        file.write_text(text)
+        assert main(["sudoku-9x9", "--data", str(file), *out]) == 1
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    file.write_text("".join(map(str, puzzle)))
+    run = ["sudoku-9x9", "--data", str(file), "--steps", "1", *out, "--set", *SMALL]
+    assert main(run) == 0
+    assert main([*run, "--resume"]) == 0
+    file.write_text("".join(map(str, minimal_puzzle("sudoku-9x9", 4)[0].tolist())))
+    assert main([*run, "--resume"]) == 1
+    assert "another --data" in capsys.readouterr().err
+
+
+def test_mining_keeps_the_puzzles_that_a_checkpoint_fails(checkpoints, tmp_path, capsys):
+    file = tmp_path / "mined.txt"
+    assert mine.main([str(checkpoints / "sudoku-9x9"), "--out", str(file), "--n", "3", "--loops", "1"]) == 0
+    puzzles = read_problems(get_task("sudoku-9x9"), file)  # checks each solution
+    wanted = [minimal_puzzle("sudoku-9x9", number, hard=True)[0].tolist() for number in range(3)]
+    assert puzzles.tokens.tolist() == wanted  # untrained weights solve none
+    assert mine.main([str(checkpoints / "countdown-3"), "--out", str(tmp_path / "no.txt")]) == 1
+    assert "countdown-3" in capsys.readouterr().err
 
 
 def test_countdown_learns_from_smallest_chains_and_right_equations():

@@ -27,10 +27,12 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="where the run lives (default: runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, exactly where it was")
     parser.add_argument("--init", help="start from the weights of a checkpoint: a shipped name, a folder or a hub id")
-    parser.add_argument("--data", help="a text file, for text8")
+    parser.add_argument("--data", help="a text file, for text8; a file of puzzles, one a line, for Sudoku")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="change settings of the recipe")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings of the recipe"
+    )
     return parser
 
 

@@ -71,7 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's)")
     parser.add_argument("--data", help="a text file, for text8")
     parser.add_argument("--json", metavar="OUT", help="write the row as JSON; - is standard output")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="change settings of the recipe")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings of the recipe"
+    )
     options = parser.parse_args(arguments)
     try:
         recipe = get_recipe(options.recipe).with_settings(options.set)

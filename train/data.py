@@ -11,6 +11,7 @@ from torch import Tensor
 from rmdm.config import ModelConfig
 from rmdm.cost import training_flops
 from rmdm.diffusion import mask_tokens
+from rmdm.problems import read_problems
 from rmdm.tasks import Task, get_task
 from rmdm.tasks.countdown import LARGEST_NUMBER, Countdown, apply
 from rmdm.tasks.sudoku import Sudoku
@@ -42,10 +43,13 @@ class Data:
 
     def __init__(self, recipe: Recipe, total: int, seed: int, path: str | None = None) -> None:
         self.recipe, self.total, self.seed = recipe, total, seed
+        if path is not None and not recipe.puzzles and not recipe.task.startswith("text8"):
+            raise ValueError(f"--data is for text8 and for recipes with puzzles; {recipe.name} makes its own data")
         self.tasks = [_with_corpus(get_task(name), path) for name in (recipe.task, *recipe.others)]
         for task in self.tasks[1:]:
             if task.symbols != self.tasks[0].symbols or task.length > self.tasks[0].length:
                 raise ValueError(f"others: {task.name} does not fit into a model for {recipe.task}")
+        self.puzzles = _own_puzzles(self.tasks[0], path) if recipe.puzzles and path is not None else None
         self.maker = ThreadPoolExecutor(1)
         self.ahead: tuple[int, Future[list[Batch]]] | None = None  # step and batches in the making
 
@@ -104,16 +108,19 @@ class Data:
     def _mix_puzzles(
         self, task: Sudoku, targets: Tensor, noisy: Tensor, step: int, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Replaces the last rows by minimal puzzles, as decoding meets them: some already a part of the way.
+        """Replaces the last rows by the puzzles of a file, or by minimal ones, some already a part of the way.
 
-        The bank grows by two puzzles a step, so that no run waits for it.
+        The bank of minimal puzzles grows by two puzzles a step, so that no run waits for it.
         """
         count = round(self.recipe.puzzles * len(targets))
         if not count:
             return targets, noisy
-        numbers = rng.integers(min(64 + 2 * step, PUZZLE_BANK), size=count)
-        pairs = [minimal_puzzle(task.name, int(number), self.recipe.hard_puzzles) for number in numbers]
-        puzzles, boards = np.stack(pairs, axis=1)  # (P, N)
+        if self.puzzles is not None:
+            puzzles, boards = self.puzzles[:, rng.integers(self.puzzles.shape[1], size=count)]  # (P, N)
+        else:
+            numbers = rng.integers(min(64 + 2 * step, PUZZLE_BANK), size=count)
+            pairs = [minimal_puzzle(task.name, int(number), self.recipe.hard_puzzles) for number in numbers]
+            puzzles, boards = np.stack(pairs, axis=1)
         seed = rng.integers(2**62)  # twice the same stream: one symmetry for the boards and their blanks
         boards = task.shuffle(boards, np.random.default_rng(seed))
         blanks = task.shuffle((puzzles == 0).astype(np.int64), np.random.default_rng(seed)) > 0
@@ -133,9 +140,15 @@ def _with_corpus(task: Task, path: str | None) -> Task:
     if isinstance(task, Text8):
         task = task.with_corpus(path)
         task.split("train")  # a missing corpus is said before anything starts
-    elif path is not None:
-        raise ValueError(f"--data is for text8; {task.name} makes its own data")
     return task
+
+
+def _own_puzzles(task: Task, path: str) -> np.ndarray:
+    """Puzzles and solutions (2, P, N) from a file with one a line."""
+    problems = read_problems(task, path)
+    if problems.solutions is None:
+        raise ValueError(f"{path} has puzzles with several solutions, or none: there is no answer to learn")
+    return np.stack([problems.tokens.numpy(), problems.solutions])
 
 
 def _training_rows(

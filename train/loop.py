@@ -1,5 +1,6 @@
 """The training loop, top to bottom."""
 
+import hashlib
 import os
 import signal
 import time
@@ -57,6 +58,9 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
     else:
         progress = {"step": 0, "total": run.steps or recipe.steps, "seed": run.seed, "seconds": 0.0, "init": run.init}
     data = Data(recipe, progress["total"], progress["seed"], run.data)
+    content = hashlib.sha256(Path(run.data).read_bytes()).hexdigest() if run.data else None
+    if progress.setdefault("data", content) != content:
+        raise ValueError(f"{run.out} learned from another --data; give the same file, or choose another --out")
     run.out.mkdir(parents=True, exist_ok=True)
 
     if recipe.compile and place.compiles:  # one graph of the loop's body serves every number of loops

@@ -226,6 +226,10 @@ SUDOKU_LAST = replace(
     SUDOKU_MORE, name="sudoku-9x9-last", about="third stage, with --init of the second: up to 32 loops",
     loops=LoopChoice(kind="uniform", low=8, high=32), hard_puzzles=True, steps=5000,
 )  # fmt: skip
+SUDOKU_MINED = replace(
+    SUDOKU_MORE, name="sudoku-9x9-mined", about="fourth stage, with --init of the third and --data of train.mine",
+    loops=LoopChoice(kind="uniform", low=10, high=24), steps=4500,
+)  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
     loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, first_solution=True, batch=64, steps=3000,
@@ -262,7 +266,7 @@ CPU = (
 )  # fmt: skip
 
 
-LATER_STAGES = (SUDOKU_MORE, SUDOKU_LAST, COUNTDOWN_MORE)
+LATER_STAGES = (SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, COUNTDOWN_MORE)
 
 
 def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
