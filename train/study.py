@@ -174,7 +174,8 @@ def examine(
     for problem_set in study.problems:
         if problem_set.task != model.task.name:
             continue
-        for decoding in study.decodings(recipe):
+        decodings = list(study.decodings(recipe))
+        for decoding in tqdm(decodings, desc=f"  {problem_set.label}", unit="decoding", leave=False, disable=None):
             key = fingerprint(
                 study.figure == "trajectory", dataclasses.asdict(problem_set), settings.problems, seed, PROBLEM_SEED,
                 dataclasses.asdict(decoding), corpus_of(settings.data),
