@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.bench", description=__doc__)
     parser.add_argument("recipe")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's)")
-    parser.add_argument("--data", help="a text file, for text8")
+    parser.add_argument("--data", help="a text file, for text8; a file of puzzles, for Sudoku")
     parser.add_argument("--json", metavar="OUT", help="write the row as JSON; - is standard output")
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings of the recipe"

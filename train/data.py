@@ -1,8 +1,10 @@
 """A task as endless batches. Batch number s is a pure function of (seed, s), so a resume needs no place in the data."""
 
 import functools
+import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,9 +45,9 @@ class Data:
 
     def __init__(self, recipe: Recipe, total: int, seed: int, path: str | None = None) -> None:
         self.recipe, self.total, self.seed = recipe, total, seed
-        if path is not None and not recipe.puzzles and not recipe.task.startswith("text8"):
-            raise ValueError(f"--data is for text8 and for recipes with puzzles; {recipe.name} makes its own data")
         self.tasks = [_with_corpus(get_task(name), path) for name in (recipe.task, *recipe.others)]
+        if path is not None and not recipe.puzzles and not isinstance(self.tasks[0], Text8):
+            raise ValueError(f"--data is for text8 and for recipes with puzzles; {recipe.name} makes its own data")
         for task in self.tasks[1:]:
             if task.symbols != self.tasks[0].symbols or task.length > self.tasks[0].length:
                 raise ValueError(f"others: {task.name} does not fit into a model for {recipe.task}")
@@ -134,6 +136,11 @@ class Data:
         puzzle_rows = torch.where(torch.from_numpy(hidden), task.mask, rows)
         noisy[-count:] = torch.where(keep, puzzle_rows, noisy[-count:])
         return targets, noisy
+
+
+def content_of(path: str | None) -> str | None:
+    """A hash of what a data file holds: runs and caches know by it what they learned from."""
+    return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _with_corpus(task: Task, path: str | None) -> Task:

@@ -1,6 +1,5 @@
 """The training loop, top to bottom."""
 
-import hashlib
 import os
 import signal
 import time
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from rmdm import checkpoint
 from rmdm.cost import peak_gflops
 from rmdm.model import Denoiser
-from train.data import Data
+from train.data import Data, content_of
 from train.devices import Place, enter, leave
 from train.optim import lr_factor, make_optimizers
 from train.recipes import Recipe
@@ -58,7 +57,7 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
     else:
         progress = {"step": 0, "total": run.steps or recipe.steps, "seed": run.seed, "seconds": 0.0, "init": run.init}
     data = Data(recipe, progress["total"], progress["seed"], run.data)
-    content = hashlib.sha256(Path(run.data).read_bytes()).hexdigest() if run.data else None
+    content = content_of(run.data)
     if progress.setdefault("data", content) != content:
         raise ValueError(f"{run.out} learned from another --data; give the same file, or choose another --out")
     run.out.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"{options.checkpoint} is for {task.name}; unique puzzles are dug for Sudoku up to 9x9")
         if options.n < 1:
             raise ValueError(f"--n {options.n} is not positive")
-        decoding = Decoding(steps=options.steps, loops=options.loops or model.config.loops)
+        decoding = Decoding(steps=options.steps, loops=model.config.loops if options.loops is None else options.loops)
         lines = [f"{puzzle},{board}\n" for puzzle, board in unsolved(model, task, options.n, decoding)]
         if not lines:
             raise ValueError(f"{options.checkpoint} solves all of {options.n} puzzles; there is nothing to learn from")

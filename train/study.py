@@ -34,7 +34,7 @@ from rmdm.sampler import Decoding, solve
 from rmdm.tasks import get_task
 from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import Text8
-from train.data import Data
+from train.data import Data, content_of
 from train.devices import enter
 from train.loop import Run, Trainee, steps_within, train
 from train.recipes import Recipe
@@ -73,7 +73,8 @@ def fingerprint(*parts: Any) -> str:
 
 @functools.cache
 def corpus_of(data: str | None) -> str | None:
-    return None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()[:16]
+    content = content_of(data)
+    return content and content[:16]
 
 
 def model_folder(cache: Path, recipe: Recipe, updates: int, seed: int, data: str | None) -> Path:
