@@ -3,7 +3,12 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-ATTENTIONS = ("full", "units")
+# The kinds of heads, each an equal part of them: what of a grid a query sees. Full attention is the paper's.
+ATTENTIONS = {
+    "full": ("all",),
+    "units": ("row", "column", "block", "all"),
+    "lines": ("row", "column", "block", "row in a block", "column in a block", "all"),
+}
 STEP_EMBEDDINGS = ("learned", "fixed", "none")
 # A config can come from a stranger's file: without bounds, one number in it could ask for all memory.
 LARGEST = {"vocab": 1024, "length": 4096, "layers": 128, "heads": 128, "width": 8192, "loops": 1024}
@@ -51,8 +56,16 @@ class ModelConfig:
             object.__setattr__(self, "grid", tuple(self.grid))  # JSON has lists only
             if (self.grid[0] * self.grid[1]) ** 2 != self.length:
                 raise ValueError(f"length {self.length} does not fit blocks of {self.grid[0]}x{self.grid[1]}")
-        if self.attention == "units" and (self.grid is None or self.heads % 4):
-            raise ValueError("attention 'units' needs a grid and a multiple of 4 heads: row, column, block, all")
+        if len(self.kinds) > 1 and (self.grid is None or self.heads % len(self.kinds)):
+            raise ValueError(
+                f"attention {self.attention!r} needs a grid and a multiple of {len(self.kinds)} heads:"
+                f" {', '.join(self.kinds)}"
+            )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of heads, in their order."""
+        return ATTENTIONS[self.attention]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

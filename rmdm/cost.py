@@ -10,10 +10,13 @@ from rmdm.config import ModelConfig
 def forward_flops(config: ModelConfig, loops: int) -> int:
     """Floating-point operations of one example through `loops` loops: matrix products only, 2 for each multiply-add."""
     n, d = config.length, config.width
-    keys = 4 * n  # that a query sees, in four quarters of the heads
-    if config.grid and config.attention == "units":
-        keys = 3 * config.grid[0] * config.grid[1] + n
-    layer = n * 24 * d * d + n * keys * d  # qkv, out and the MLP: 12 d^2 weights; scores and their weighted sum
+    keys = {"all": n}  # that a query sees, by the kind of its head
+    if config.grid:
+        rows, columns = config.grid
+        keys |= dict.fromkeys(("row", "column", "block"), rows * columns)
+        keys |= {"row in a block": columns, "column in a block": rows}
+    attention = 4 * n * d * sum(keys[kind] for kind in config.kinds) // len(config.kinds)  # scores, weighted sum
+    layer = n * 24 * d * d + attention  # qkv, out and the MLP have 12 d^2 weights
     return loops * (config.layers * layer + 2 * n * d * config.vocab)
 
 

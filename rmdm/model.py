@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rmdm.config import ModelConfig
-from rmdm.positions import UNITS, cells, digit_places, gather_unit, rotary_table, rotate, spread_unit
+from rmdm.positions import cells, digit_places, gather_unit, rotary_table, rotate, spread_unit
 
 
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.units = config.grid if config.attention == "units" else None
+        self.heads, self.kinds, self.grid = config.heads, config.kinds, config.grid
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
@@ -24,16 +23,11 @@ class Attention(nn.Module):
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, N, head_size)
         q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
-        if self.units is None:
-            seen = F.scaled_dot_product_attention(q, k, v)
-        else:  # a quarter of the heads each sees row, column, block and the whole grid
-            parts = []
-            *inside, everywhere = zip(q.chunk(4, 1), k.chunk(4, 1), v.chunk(4, 1), strict=True)
-            for unit, heads in zip(UNITS, inside, strict=True):
-                q, k, v = (gather_unit(part, unit, self.units) for part in heads)
-                parts.append(spread_unit(F.scaled_dot_product_attention(q, k, v), unit, self.units))
-            q, k, v = everywhere
-            seen = torch.cat([*parts, F.scaled_dot_product_attention(q, k, v)], dim=1)
+        parts = []
+        for kind, *heads in zip(self.kinds, *(x.chunk(len(self.kinds), 1) for x in (q, k, v)), strict=True):
+            q, k, v = (gather_unit(part, kind, self.grid) for part in heads)
+            parts.append(spread_unit(F.scaled_dot_product_attention(q, k, v), kind, self.grid))
+        seen = torch.cat(parts, dim=1)
         return self.out(seen.transpose(1, 2).reshape(batch, length, width))
 
 

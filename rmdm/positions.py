@@ -54,26 +54,40 @@ def digit_places(tokens: Tensor, places: int, mask: int) -> Tensor:
     return place  # (B, N)
 
 
-UNITS = ("row", "column", "block")
+def gather_unit(x: Tensor, unit: str, grid: tuple[int, int] | None) -> Tensor:
+    """(B, H, N, head_size) -> (B, H * units, cells of a unit, head_size): what shares a unit stands together.
 
-
-def gather_unit(x: Tensor, unit: str, grid: tuple[int, int]) -> Tensor:
-    """(B, H, N, head_size) -> (B, H * units, cells of a unit, head_size): what shares a unit stands together."""
+    A unit is a row, a column, a block, where a row or a column meets a block, or all.
+    """
+    if unit == "all":
+        return x
+    assert grid
     (block_rows, block_columns), (batch, heads, _, head_size) = grid, x.shape
-    size = block_rows * block_columns
+    size = cells_of_unit = block_rows * block_columns
     if unit == "block":
         x = x.view(batch, heads, block_columns, block_rows, block_rows, block_columns, head_size).transpose(3, 4)
     elif unit == "column":
         x = x.view(batch, heads, size, size, head_size).transpose(2, 3)
-    return x.reshape(batch, heads * size, size, head_size)
+    elif unit == "column in a block":
+        x = x.view(batch, heads, block_columns, block_rows, size, head_size).transpose(3, 4)
+        cells_of_unit = block_rows
+    elif unit == "row in a block":
+        cells_of_unit = block_columns
+    return x.reshape(batch, heads * size * size // cells_of_unit, cells_of_unit, head_size)
 
 
-def spread_unit(x: Tensor, unit: str, grid: tuple[int, int]) -> Tensor:
+def spread_unit(x: Tensor, unit: str, grid: tuple[int, int] | None) -> Tensor:
     """The way back from `gather_unit`."""
-    (block_rows, block_columns), (batch, units, size, head_size) = grid, x.shape
-    heads = units // size
+    if unit == "all":
+        return x
+    assert grid
+    (block_rows, block_columns), (batch, units, cells_of_unit, head_size) = grid, x.shape
+    size = block_rows * block_columns
+    heads = units * cells_of_unit // size**2
     if unit == "block":
         x = x.view(batch, heads, block_columns, block_rows, block_rows, block_columns, head_size).transpose(3, 4)
     elif unit == "column":
         x = x.view(batch, heads, size, size, head_size).transpose(2, 3)
+    elif unit == "column in a block":
+        x = x.view(batch, heads, block_columns, size, block_rows, head_size).transpose(3, 4)
     return x.reshape(batch, heads, size * size, head_size)

@@ -9,10 +9,17 @@ from tests.conftest import tiny_model
 
 @pytest.mark.parametrize(
     ("name", "loops", "attention"),
-    [("sudoku-4x4", 1, "full"), ("sudoku-9x9", 3, "full"), ("sudoku-9x9", 3, "units"), ("countdown-3", 2, "full")],
+    [
+        ("sudoku-4x4", 1, "full"),
+        ("sudoku-9x9", 3, "full"),
+        ("sudoku-9x9", 3, "units"),
+        ("sudoku-6x6", 2, "lines"),
+        ("countdown-3", 2, "full"),
+    ],
 )
 def test_operations_against_torchs_own_counter(name: str, loops: int, attention: str) -> None:
-    model = tiny_model(name, layers=2, step_embedding="none", attention=attention)
+    shape = {"heads": 6, "width": 48} if attention == "lines" else {}
+    model = tiny_model(name, layers=2, step_embedding="none", attention=attention, **shape)
     tokens = torch.zeros(2, model.config.length, dtype=torch.long)
     # The counter does not know the CPU's fused attention.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -18,6 +18,7 @@ FULL = {"task": "sudoku-6x6", "vocab": 7, "length": 36, "grid": (2, 3), "heads":
 SEQUENCE = {"task": "countdown-3", "vocab": 18, "length": 48, "heads": 2}
 KINDS = {
     "units, fixed steps": {**UNITS, "step_embedding": "fixed"},
+    "lines": {**FULL, "attention": "lines", "heads": 6, "width": 48},
     "full grid, no steps": {**FULL, "step_embedding": "none"},
     "sequence, learned steps": SEQUENCE,
     "sequence, digit places": {**SEQUENCE, "places": 3},
@@ -25,7 +26,7 @@ KINDS = {
 
 
 def config(**kind: object) -> ModelConfig:
-    return ModelConfig(width=32, layers=2, loops=4, **kind)  # type: ignore[arg-type]
+    return ModelConfig(**{"width": 32, "layers": 2, "loops": 4, **kind})  # type: ignore[arg-type]
 
 
 def random_tokens(model: Denoiser, batch: int) -> torch.Tensor:

@@ -5,7 +5,6 @@ import torch
 
 from rmdm.positions import (
     ROTARY_BASE,
-    UNITS,
     cells,
     digit_places,
     gather_unit,
@@ -50,11 +49,19 @@ def test_attention_scores_depend_on_distance_only() -> None:
 def test_units_stand_together_and_spread_back(grid: tuple[int, int]) -> None:
     size = grid[0] * grid[1]
     numbers = torch.arange(size * size).view(1, 1, -1, 1)
-    for unit, of_cell in zip(UNITS, cells(grid), strict=True):
+    for unit, of_cell in zip(("row", "column", "block"), cells(grid), strict=True):
         together = gather_unit(numbers, unit, grid)
         wanted = torch.stack([(of_cell == index).nonzero()[:, 0] for index in range(size)])
         assert torch.equal(together[0, :, :, 0], wanted)
         assert torch.equal(spread_unit(together, unit, grid), numbers)
+    row, column, block = cells(grid)
+    for unit, line in zip(
+        ("row in a block", "column in a block"), (row, column), strict=True
+    ):  # where a line meets a block
+        together = gather_unit(numbers, unit, grid)[0, :, :, 0]
+        wanted = [((line == n) & (block == m)).nonzero()[:, 0].tolist() for n in range(size) for m in range(size)]
+        assert sorted(together.tolist()) == sorted(cells_of_both for cells_of_both in wanted if cells_of_both)
+        assert torch.equal(spread_unit(gather_unit(numbers, unit, grid), unit, grid), numbers)
 
 
 def test_digits_know_their_place_once_their_number_is_whole() -> None:

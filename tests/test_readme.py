@@ -9,7 +9,7 @@ import yaml
 
 from rmdm import shipped
 from rmdm.checkpoint import SHIPPED
-from train.results import EVALUATIONS, RESULTS, main
+from train.results import COMMANDS, GRIDS, RESULTS, grid_table, main
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,11 +18,22 @@ def test_tables_of_results_are_those_of_the_json_files(capsys):
     assert main(["--check"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in EVALUATIONS if (RESULTS / f"{name}.json").exists()])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if (RESULTS / f"{name}.json").exists()])
 def test_every_evaluation_in_the_results_carries_its_settings(name):
     for row in json.loads((RESULTS / f"{name}.json").read_text()):
         assert row["checkpoint"] in shipped()
         assert {"task", "problems", "n", "steps", "loops", "order", "seed", "metrics", "interval"} <= row.keys()
+
+
+def test_a_grid_has_a_line_for_each_number_of_loops_and_each_twin():
+    lines = grid_table("sudoku-9x9").splitlines()
+    assert lines[0] == "| checkpoint | L | T = 1 | T = 5 | T = 20 |"
+    names = [line.split(" | ")[0].strip("| ") for line in lines[2:]]
+    twins = [name.removesuffix("-grid") for name in GRIDS["sudoku-9x9"] if (RESULTS / f"{name}.json").exists()]
+    assert names == ["sudoku-9x9"] * 6 + twins[1:]
+    row = json.loads((RESULTS / "sudoku-9x9-grid.json").read_text())[2]
+    assert (row["steps"], row["loops"]) == (20, 1)
+    assert lines[2].endswith(f"{100 * row['metrics']['vpr']:.0f}% |")
 
 
 def test_unknown_evaluations_are_listed(capsys):

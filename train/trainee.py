@@ -8,6 +8,7 @@ from rmdm.diffusion import loop_weights, masked_cross_entropy
 from rmdm.model import Denoiser
 from train.data import Batch
 from train.devices import Place
+from train.grow import widened
 from train.recipes import Recipe
 
 
@@ -57,12 +58,19 @@ def own_rows(batch: Batch, place: Place) -> Batch:
 
 
 def warm_start(model: Denoiser, source: str) -> None:
-    """Takes over every tensor of the same name and shape; what another task shapes differently starts anew."""
+    """Takes over every tensor of the same name and shape; what another task shapes differently starts anew.
+
+    A narrower model, or one with fewer kinds of heads, grows.
+    """
     start = checkpoint.load(source)
     if not isinstance(start, Denoiser):
         raise ValueError(f"--init {source}: {start.backend} has no weights to go on from; give a checkpoint")
+    if (start.config.width, start.config.kinds) != (model.config.width, model.config.kinds):
+        try:
+            model.load_state_dict(widened(start, model))
+        except ValueError as error:
+            raise ValueError(f"--init {source}: {error}") from None
+        return
     own, given = model.state_dict(), start.state_dict()
     fitting = {name: given[name] for name in own if name in given and given[name].shape == own[name].shape}
-    if not any(name.startswith("layers.") for name in fitting):
-        raise ValueError(f"--init {source}: no layer fits width {model.config.width} and layers {model.config.layers}")
     model.load_state_dict(own | fitting)
