@@ -6,9 +6,10 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -35,7 +36,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     command = commands.add_parser("solve", help="fill in one problem")
     command.add_argument("checkpoint", help=checkpoint)
     command.add_argument("problem", help="81 digits, 15,44,79=50, or a text with _ for gaps; - reads standard input")
-    command.add_argument("--steps", type=int, default=10, help="denoising steps T (default 10)")
+    _schedule_options(command, int, 10, "denoising steps T (default 10)")
     command.add_argument("--loops", type=_loop, help="loops L in each step, or auto (default: as it was trained)")
     _decoding_options(command)
     command.add_argument("--watch", action="store_true", help="draw every loop in the terminal")
@@ -52,7 +53,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     command.add_argument("--task", help=says)
     command.add_argument("--problems", metavar="FILE", help="one problem a line, instead of generated ones")
     _problem_options(command)
-    command.add_argument("--steps", type=_integers, default=[10], help="numbers of steps, such as 1,5,20 (default 10)")
+    _schedule_options(command, _integers, [10], "numbers of steps, such as 1,5,20 (default 10)")
     command.add_argument("--loops", type=_loops, help="numbers of loops, such as 1,4,16,auto (default: as trained)")
     _decoding_options(command)
     command.add_argument("--runs", type=int, default=1, help="sets of n problems, each with its own seed (default 1)")
@@ -71,9 +72,16 @@ def _problem_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", metavar="PATH", help="text8: the corpus (default: the cache, or its address)")
 
 
+def _schedule_options(command: argparse.ArgumentParser, kind: Callable[[str], Any], usual: Any, says: str) -> None:
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--steps", type=kind, default=usual, help=says)
+    which.add_argument(
+        "--threshold", type=float, help="commit all above this probability, or the surest, until nothing is left"
+    )
+
+
 def _decoding_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--order", choices=ORDERS, default="confidence", help="what is committed first")
-    command.add_argument("--threshold", type=float, help="commit everything above this probability, not T even shares")
     command.add_argument("--temperature", type=float, help="0 is greedy (default 0; for text 1)")
     command.add_argument("--top-k", type=int, default=0, help="draw among the k likeliest symbols (default: all)")
     command.add_argument("--seed", type=int, default=0, help="of problems and draws (default 0)")

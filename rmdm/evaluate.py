@@ -55,18 +55,20 @@ def evaluate(
 ) -> Iterator[dict[str, Any]]:
     """A row for each pair of steps and loops, over the problems of all runs; `decoding` gives the other settings.
 
+    Under the threshold schedule each problem takes as many steps as it needs: there, `steps` says above what.
     `interval` is the 95% interval of the task's main metric, `intervals` has those of all.
     For text: `scorer` judges the samples, and `corpus` gives the held-out text for bits per character.
     """
     task = runs[0].task  # not always the model's own: see task_within
-    cells = [replace(decoding, steps=t, loops=l) for l in loops for t in steps]
+    sure = f"above {decoding.threshold:g}" if decoding.schedule == "threshold" else None
+    cells = [replace(decoding, steps=t, loops=l) for l in loops for t in ([1] if sure else steps)]
     for one in {cell.most_loops: cell for cell in cells}.values():  # warms up, and an export may lack these loops
         solve(model, runs[0].tokens[:1], task.mask, replace(one, steps=1))
     total = len(cells) * sum(map(len, runs))
     bits: dict[int | str, tuple[float, float]] = {}
     with tqdm(total=total, desc=f"{model.name}", unit="problem", disable=None, leave=False) as bar:
         for cell in cells:
-            bar.set_postfix_str(f"T={cell.steps} L={cell.loops}")
+            bar.set_postfix_str(f"T={sure or cell.steps} L={cell.loops}")
             parts, passes, seconds = [], [], 0.0
             for number, problems in enumerate(runs):
                 start = time.perf_counter()
@@ -95,7 +97,7 @@ def evaluate(
                 "backend": model.backend,
                 "problems": runs[0].description + _settings(cell, scorer),
                 "n": len(runs[0]),
-                "steps": cell.steps,
+                "steps": sure or cell.steps,
                 "loops": cell.loops,
                 "order": cell.order,
                 "runs": len(runs),
@@ -167,9 +169,9 @@ def _latency(model: Loaded, tokens: Tensor, decoding: Decoding) -> float:
 
 def _settings(decoding: Decoding, scorer: metrics.Scorer | None) -> str:
     """What else made the figures, where it is not the usual: no headline without it."""
-    text = f"; committed above {decoding.threshold}" if decoding.schedule == "threshold" else ""
+    text = ""
     if decoding.temperature:
-        text += f"; temperature {decoding.temperature:g}" + (f", top {decoding.top_k}" if decoding.top_k else "")
+        text = f"; temperature {decoding.temperature:g}" + (f", top {decoding.top_k}" if decoding.top_k else "")
     return text + (f"; scored by {scorer.name}, per {scorer.unit}" if scorer else "")
 
 

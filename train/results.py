@@ -19,6 +19,7 @@ EVALUATIONS = {
     "sudoku-9x9-easy": "sudoku-9x9 --clues 30-36 --steps 1,5 --loops 24",
     "sudoku-9x9-easy-best": "sudoku-9x9 --clues 30-36 --steps 10 --loops 24",
     "sudoku-9x9-minimal": "sudoku-9x9 --clues 22-27 --steps 25 --loops 16",
+    "sudoku-9x9-minimal-sure": "sudoku-9x9 --clues 22-27 --threshold 0.98 --loops 16",
     "sudoku-9x9-shallow-easy": "sudoku-9x9-shallow --clues 30-36 --steps 1,5 --loops 1",
     "sudoku-9x9-shallow-minimal": "sudoku-9x9-shallow --clues 22-27 --steps 20 --loops 1",
     "sudoku-9x9-deep-easy": "sudoku-9x9-deep --clues 30-36 --steps 1,5 --loops 1",
