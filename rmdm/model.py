@@ -11,6 +11,23 @@ from torch.utils.checkpoint import checkpoint
 from rmdm.config import ModelConfig
 from rmdm.positions import cells, digit_places, gather_unit, rotary_table, rotate, spread_unit
 
+SMALL_UNIT = 9  # so few keys are cheaper one by one than as a matrix product
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention, (..., queries, head_size) each.
+
+    Where a CPU learns it is written out: the gradient of PyTorch's own takes twice as long there, and with bfloat16
+    up to ten times.
+    """
+    if not q.requires_grad or q.device.type != "cpu":
+        return F.scaled_dot_product_attention(q, k, v)
+    q = q * q.shape[-1] ** -0.5
+    if q.shape[-2] <= SMALL_UNIT and torch.compiler.is_compiling():  # which fuses these large products into sums
+        weight = (q.unsqueeze(-2).float() * k.unsqueeze(-3)).sum(-1).softmax(-1)
+        return (weight.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2).to(v.dtype)
+    return (q @ k.transpose(-1, -2)).softmax(-1).to(v.dtype) @ v
+
 
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
@@ -26,7 +43,7 @@ class Attention(nn.Module):
         parts = []
         for kind, *heads in zip(self.kinds, *(x.chunk(len(self.kinds), 1) for x in (q, k, v)), strict=True):
             q, k, v = (gather_unit(part, kind, self.grid) for part in heads)
-            parts.append(spread_unit(F.scaled_dot_product_attention(q, k, v), kind, self.grid))
+            parts.append(spread_unit(attend(q, k, v), kind, self.grid))
         seen = torch.cat(parts, dim=1)
         return self.out(seen.transpose(1, 2).reshape(batch, length, width))
 

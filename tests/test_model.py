@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shutil
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from rmdm.checkpoint import wanted_shapes  # the same as the model's own, as test_checkpoint shows, and no memory
 from rmdm.config import ModelConfig
-from rmdm.model import Denoiser
+from rmdm.model import SMALL_UNIT, Denoiser, attend
 from rmdm.positions import ROTARY_BASE
 from tests.conftest import tiny_config, tiny_model
 
@@ -172,6 +173,20 @@ def gradients(model: Denoiser, loops: int, **options: object) -> dict[str, Tenso
     tokens = torch.arange(16)[None] % 5
     sum(logits.square().mean() for logits in model(tokens, loops, **options) if logits.requires_grad).backward()  # type: ignore[union-attr, arg-type]
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("keys", [SMALL_UNIT, SMALL_UNIT + 1])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attention_while_learning_is_attention(keys: int, compiled: bool) -> None:
+    if compiled and shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    inputs = [torch.randn(2, 3, keys, 8) for _ in range(3)]
+    learning = [x.clone().requires_grad_() for x in inputs]
+    written_out = torch.compile(attend) if compiled else attend
+    expected = torch.nn.functional.scaled_dot_product_attention(*(x.requires_grad_() for x in inputs))
+    torch.testing.assert_close(written_out(*learning), expected)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    torch.testing.assert_close(torch.autograd.grad(written_out(*learning).square().sum(), learning), wanted)
 
 
 def test_saving_memory_changes_no_gradient() -> None:

@@ -85,7 +85,7 @@ def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
 
 
 def test_two_processes_equal_one(tmp_path):
-    settings = ["--steps", "6", "--set", *SMALL, "batch=8", "clip=1000"]
+    settings = ["--steps", "6", "--set", *SMALL, "batch=8", "clip=1000", "float32=true"]
     assert run("sudoku-4x4", "--out", tmp_path / "one", *settings).returncode == 0
     words = [
         "--nproc-per-node",
@@ -273,7 +273,7 @@ def test_work_is_counted_by_the_rows_as_they_are():
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_the_compiled_loop_learns_what_the_plain_one_learns():
-    recipe = get_recipe("sudoku-9x9").with_settings(["width=32", "loops=fixed:3", "batch=4"])
+    recipe = get_recipe("sudoku-9x9").with_settings(["width=32", "loops=fixed:3", "batch=4", "float32=true"])
     model = tiny_model("sudoku-9x9", attention="units", width=32)
     [batch] = Data(recipe, 100, 0).make(0)
 
@@ -289,7 +289,27 @@ def test_the_compiled_loop_learns_what_the_plain_one_learns():
         assert torch.allclose(gradient, plain[name], atol=1e-4 * plain[name].abs().max().item()), name
 
 
-def test_muon_makes_orthogonal_updates():
+def test_mixed_precision_follows_the_machine_and_float32_is_a_choice(monkeypatch):
+    recipe = get_recipe("sudoku-4x4").with_settings(["width=32", "loops=fixed:3", "batch=8"])
+    model = tiny_model("sudoku-4x4", attention="units", width=32).requires_grad_(True)
+    [batch] = Data(recipe, 100, 0).make(0)
+    losses, products = {}, {}
+    model.layers[0].up.register_forward_hook(lambda module, given, result: products.update({label: result.dtype}))
+    for label, capabilities, settings in (
+        ("neither", {}, []),
+        ("units", {"avx512_bf16": True}, []),
+        ("refused", {"avx512_bf16": True}, ["float32=true"]),
+    ):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda capabilities=capabilities: capabilities)
+        losses[label] = Trainee(model, recipe.with_settings(settings))(batch)[0].item()
+    assert products == {"neither": torch.float32, "units": torch.bfloat16, "refused": torch.float32}
+    assert losses["neither"] == losses["refused"] != losses["units"]
+    assert losses["units"] == pytest.approx(losses["neither"], rel=0.02)
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"avx512_bf16": True}])
+def test_muon_makes_orthogonal_updates(monkeypatch, capabilities):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     torch.manual_seed(0)
     for shape in ((8, 8), (4, 16), (16, 4)):
         singular = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))

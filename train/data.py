@@ -24,6 +24,7 @@ PUZZLE_BANK = 6000  # symmetries make each into a billion; digging one takes 20 
 EQUATION_OPERATORS = "+-****/"  # products need most practice
 PADDED = 0.25  # the share of a shorter task's batches in the model's own length: exported graphs know no other
 HIDDEN = (0.4, 0.3, 0.1, 0.2)  # of an equation: the result, the first number, the second, none
+LARGEST_RESULT = LARGEST_NUMBER**3  # what chains of three numbers lead to, and nearly all of the longer ones that fit
 EQUATION_RATE = 0.2  # ... and up to so many of the other digits
 
 
@@ -225,7 +226,7 @@ def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[n
                 a *= b
             a, b = max(a, b), min(a, b)
             result = apply(a, operator, b)
-            if result is None or result > 200_000:
+            if result is None or result > LARGEST_RESULT:
                 continue
             line = f"{a}{operator}{b}={result}\n"
             if place + len(line) > task.length:
@@ -243,6 +244,6 @@ def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[n
 def _operand(rng: np.random.Generator) -> int:
     """One of the game's own numbers, or what a step leads to from two of them."""
     a, b = (int(number) for number in rng.integers(1, LARGEST_NUMBER + 1, size=2))
-    if rng.random() < 0.6:
+    if rng.random() < 0.7:
         return a
     return apply(max(a, b), "+-*/"[rng.integers(4)], min(a, b)) or a

@@ -93,8 +93,7 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
                 group["lr"] = factor * (recipe.muon_lr if name == "muon" else recipe.lr)
         loss = torch.zeros((), device=place.device)
         for batch in data(step):
-            with torch.autocast(place.device.type, torch.bfloat16, enabled=place.device.type == "cuda"):
-                part, losses = trainee(own_rows(batch, place))
+            part, losses = trainee(own_rows(batch, place))
             (part / recipe.accumulate).backward()
             loss += part.detach() / recipe.accumulate
         nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)

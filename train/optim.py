@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from train.devices import fast_bfloat16
 from train.recipes import Recipe
 
 # Five Newton-Schulz steps with these coefficients bring every singular value near 1 (Jordan et al., 2024).
@@ -13,9 +14,9 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """The nearest matrix with singular values about 1. In float32 on the CPU, where bfloat16 is emulated and slow."""
+    """The nearest matrix with singular values about 1. In float32 where bfloat16 is emulated and slow."""
     a, b, c = NEWTON_SCHULZ
-    x = matrix.to(torch.bfloat16 if matrix.is_cuda else torch.float32)
+    x = matrix.to(torch.bfloat16 if fast_bfloat16(matrix.device) else torch.float32)
     wide = x.shape[0] <= x.shape[1]
     x = x if wide else x.T
     x = x / (x.norm() + 1e-7)
@@ -26,7 +27,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal. torch.optim.Muon does the same in bfloat16, which takes most of a step on a CPU."""
+    """Momentum, made orthogonal. torch.optim.Muon does the same in bfloat16, most of a step on many CPUs."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float, momentum: float = 0.95) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum})

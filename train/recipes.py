@@ -56,6 +56,7 @@ class Recipe:
     average: float = 0.0  # decay of the average of weights that is evaluated and saved; 0: the weights themselves
     steps: int = 0  # the length of a run, where neither --steps nor --minutes says
     compile: bool = True  # the loop body, where the machine has a compiler
+    float32: bool = False  # no product in bfloat16, not even where the machine is built for them
     # evaluation while it runs
     eval_every: int = 1000
     eval_problems: int = 128
@@ -90,7 +91,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
         younger = ("places", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
-                   "equations_kept")  # fmt: skip
+                   "equations_kept", "float32")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 
@@ -230,6 +231,10 @@ SUDOKU_MINED = replace(
     SUDOKU_MORE, name="sudoku-9x9-mined", about="fourth stage, with --init of the third and --data of train.mine",
     loops=LoopChoice(kind="uniform", low=10, high=24), steps=4500,
 )  # fmt: skip
+SUDOKU_WIDE = replace(
+    SUDOKU_MINED, name="sudoku-9x9-wide", about="fifth stage, with --init of the fourth, which grows, and --data",
+    width=192, heads=6, attention="lines", accumulate=4, steps=3600,
+)  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
     loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, first_solution=True, batch=64, steps=3000,
@@ -252,6 +257,11 @@ COUNTDOWN_MORE = replace(
     products=0.6, whole_numbers=0.5, equations_kept=0.2, mask_rates=((0.3, 0.0, 0.5), (0.7, 0.3, 1.0)),
     loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=16_000,
 )  # fmt: skip
+COUNTDOWN_WIDE = replace(
+    COUNTDOWN_MORE, name="countdown-4-wide", about="third stage, with --init of the second: wider, products first",
+    width=256, heads=8, batch=32, equations=0.4, equations_kept=0.15,
+    others=("countdown-3",) * 3 + ("countdown-4",) * 2 + ("countdown-5",) * 2, steps=18_000, eval_every=2000,
+)  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English", task="text8", layers=2, heads=4, width=128, loops=fixed(2),
     optimizer="muon", lr=2e-3, muon_lr=6e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=5000,
@@ -266,7 +276,7 @@ CPU = (
 )  # fmt: skip
 
 
-LATER_STAGES = (SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, COUNTDOWN_MORE)
+LATER_STAGES = (SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, COUNTDOWN_MORE, COUNTDOWN_WIDE)
 
 
 def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:

@@ -7,7 +7,7 @@ from rmdm import checkpoint
 from rmdm.diffusion import loop_weights, masked_cross_entropy
 from rmdm.model import Denoiser
 from train.data import Batch
-from train.devices import Place
+from train.devices import Place, fast_bfloat16
 from train.grow import widened
 from train.recipes import Recipe
 
@@ -18,14 +18,16 @@ class Trainee(nn.Module):
     def __init__(self, model: Denoiser, recipe: Recipe) -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
+        self.mixed = not recipe.float32 and fast_bfloat16(next(model.parameters()).device)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, and the cross entropy after each loop (L,)."""
         recipe = self.recipe
-        predictions = self.model(
-            batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
-        )
-        losses = torch.stack([masked_cross_entropy(logits, batch.targets, batch.masked) for logits in predictions])
+        with torch.autocast(batch.noisy.device.type, torch.bfloat16, enabled=self.mixed):
+            predictions = self.model(
+                batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
+            )
+            losses = torch.stack([masked_cross_entropy(logits, batch.targets, batch.masked) for logits in predictions])
         weights = loop_weights(recipe.loss, batch.loops, recipe.alpha, recipe.last).to(losses.device)
         return (weights * losses).sum(), losses.detach()
 
