@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import rmdm
+import train.data as data_module
 import train.loop
 import train.state
 from rmdm.cost import training_flops
@@ -411,3 +412,24 @@ def test_bench_prints_a_share_of_the_measured_peak(capsys):
     assert row["share"] == pytest.approx(row["gflops"] / row["peak_gflops"], rel=0.3)
     assert row["examples_per_second"] > 0
     assert row["threads"] == 1
+
+
+@pytest.mark.parametrize("size", [6, 9, 25])
+def test_open_bands_are_whole_bands_or_stacks_and_never_most_of_a_board(size):
+    task = get_task(f"sudoku-{size}x{size}")
+    rows, columns = task.grid
+    opened = data_module._open_bands(task, 64, np.random.default_rng(0)).reshape(64, size, size)
+    by_band = opened.reshape(64, size // rows, rows * size)
+    by_stack = opened.transpose(0, 2, 1).reshape(64, size // columns, columns * size)
+    for bands, stacks in zip(by_band, by_stack, strict=True):
+        assert any((lines.all(axis=1) == lines.any(axis=1)).all() for lines in (bands, stacks))
+        assert bands.mean() <= 0.5
+    assert {bool(bands.all(axis=1).any()) for bands in by_band} == {True, False}, "bands, and stacks as well"
+
+
+def test_a_recipe_with_open_bands_gives_them_in_its_share_of_the_rows():
+    recipe = get_recipe("sudoku-25x25").with_settings(["batch=40", "mask_rates=1.0:0.9:0.9", "open_bands=0.5"])
+    [batch] = Data(recipe, 100, 0).make(0)
+    given = (~batch.masked).float().mean(dim=1)
+    assert 0.2 < (given > 0.25).float().mean() < 0.8
+    assert torch.equal(batch.noisy[~batch.masked], batch.targets[~batch.masked])

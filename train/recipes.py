@@ -34,6 +34,7 @@ class Recipe:
     # the data: rows of mask rates (share of the batch, lowest, highest), uniform in between
     mask_rates: tuple[tuple[float, float, float], ...] = ((1.0, 0.0, 1.0),)
     puzzles: float = 0.0  # Sudoku: share of the batch that are minimal puzzles on their way to a solution
+    open_bands: float = 0.0  # Sudoku: share of the rows in which some bands or stacks of blocks are given whole
     hard_puzzles: bool = False  # ... and of these only the ones that singles alone do not solve
     first_solution: bool = False  # Sudoku 4x4: of several solutions the first in reading order is the target
     smallest_chain: bool = False  # Countdown: of several chains the one with the smallest results is the target
@@ -91,7 +92,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
         younger = ("places", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
-                   "equations_kept", "float32")  # fmt: skip
+                   "equations_kept", "float32", "open_bands")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 
@@ -241,9 +242,10 @@ SUDOKU_4 = replace(
     eval_steps=8, eval_mask=0.5, eval_every=500,
 )  # fmt: skip
 SUDOKU_25 = replace(
-    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", loops=fixed(8),
-    mask_rates=((0.5, 0.1, 0.6), (0.5, 0.5, 0.85)), puzzles=0.0, batch=4, steps=2000, eval_every=250, eval_problems=32,
-    eval_mask=0.7,
+    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", layers=2, heads=6,
+    width=192, attention="lines", loops=LoopChoice(kind="uniform", low=2, high=5), open_bands=0.5,
+    mask_rates=((0.5, 0.3, 0.75), (0.5, 0.6, 0.95)), puzzles=0.0, batch=8, steps=8000, eval_every=500,
+    eval_problems=32, eval_mask=0.7,
 )  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
