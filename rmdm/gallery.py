@@ -45,7 +45,7 @@ def new_problem(task: Any) -> str:
         return text[:start] + "_" * 12 + text[start + 12 :]
     if isinstance(task, Countdown):
         return Countdown(int(rng.choice(task.counts))).random_problem(rng)
-    if task.size > 9:  # digging for uniqueness would take minutes
+    if not task.has_puzzles:
         return str(task.random_problem(rng, rate=float(rng.uniform(0.3, 0.5))))
     board = task.solutions([task.mask] * task.length, 1, rng)[0]  # at once; a bank of grids would be made first
     return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))

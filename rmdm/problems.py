@@ -50,7 +50,7 @@ def generate(
     if isinstance(task, Sudoku):
         if clues is None and rate is None:  # beyond 9x9 digging takes too long, and the paper blanks at random
             clues, rate = (
-                ((round(0.37 * task.length), round(0.45 * task.length)), None) if task.size <= 9 else (None, 0.7)
+                ((round(0.37 * task.length), round(0.45 * task.length)), None) if task.has_puzzles else (None, 0.7)
             )
         if clues is not None and rate is not None:
             raise ValueError("give clues or a mask rate, not both")
@@ -143,7 +143,7 @@ def _read_sudoku(task: Sudoku, line: str) -> tuple[str, list[int] | None]:
     first, comma, second = line.partition(",")
     if not comma or "," in second:  # more commas separate cells
         puzzle = task.encode(line)
-        found = task.solutions(puzzle, limit=2) if task.size <= 9 else []
+        found = task.solutions(puzzle, limit=2) if task.has_puzzles else []
         return task.write(puzzle), found[0] if len(found) == 1 else None
     puzzle, solution = task.encode(first), task.encode(second)
     verdict = task.check(puzzle, solution)

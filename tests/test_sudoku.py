@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmdm.problems import generate
 from rmdm.tasks import get_task
 from rmdm.tasks.sudoku import Sudoku, block_shape, closed_form, random_grid
 from train.study_trajectory import rounds_of_singles
@@ -238,3 +239,29 @@ def test_singles_fill_what_they_can() -> None:
     assert min(left) == 0 < max(left)
     twice = [5, 5, *[0] * 79]
     assert NINE.by_singles(twice) == twice  # no board at all: nothing is filled in
+
+
+def test_a_practice_board_has_its_own_choice_of_the_larger_boards_digits():
+    task = get_task("sudoku-9x9-of-25")
+    assert task.symbols == get_task("sudoku-25x25").symbols
+    boards = task.solved(20, np.random.default_rng(0))
+    assert len({frozenset(board) for board in boards.tolist()}) > 10, "each board has its own digits"
+    for board in boards.tolist():
+        puzzle = [0, *board[1:]]
+        assert len(set(board)) == 9
+        assert task.check(puzzle, board).valid
+        assert task.encode(task.write(puzzle)) == puzzle
+        wrong = [next(digit for digit in range(1, 26) if digit != board[0]), *board[1:]]
+        verdict = task.check(puzzle, wrong)
+        assert not verdict.valid
+        assert verdict.details["bad_units"] >= 3
+
+
+def test_practice_boards_have_masks_but_no_puzzles_and_enough_digits():
+    task = get_task("sudoku-9x9-of-25")
+    assert not task.has_puzzles
+    assert (generate(task, 2, rate=0.5).tokens == task.mask).any(dim=1).all()
+    with pytest.raises(ValueError, match="give a mask rate"):
+        generate(task, 1, clues=(30, 36))
+    with pytest.raises(ValueError, match="needs 9 to 36 digits"):
+        get_task("sudoku-9x9-of-8")

@@ -23,7 +23,7 @@ from train.recipes import Recipe
 PUZZLE_BANK = 6000  # symmetries make each into a billion; digging one takes 20 ms
 EQUATION_OPERATORS = "+-****/"  # products need most practice
 PADDED = 0.25  # the share of a shorter task's batches in the model's own length: exported graphs know no other
-HIDDEN = (0.4, 0.3, 0.1, 0.2)  # of an equation: the result, the first number, the second, none
+HIDDEN = (0.6, 0.2, 0.05, 0.15)  # of an equation: the result, the first number, the second, none
 LARGEST_RESULT = LARGEST_NUMBER**3  # what chains of three numbers lead to, and nearly all of the longer ones that fit
 EQUATION_RATE = 0.2  # ... and up to so many of the other digits
 
@@ -261,6 +261,6 @@ def _equations(task: Countdown, count: int, rng: np.random.Generator) -> tuple[n
 def _operand(rng: np.random.Generator) -> int:
     """One of the game's own numbers, or what a step leads to from two of them."""
     a, b = (int(number) for number in rng.integers(1, LARGEST_NUMBER + 1, size=2))
-    if rng.random() < 0.7:
+    if rng.random() < 0.85:
         return a
     return apply(max(a, b), "+-*/"[rng.integers(4)], min(a, b)) or a

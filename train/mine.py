@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         model = load(options.checkpoint)
         task = model.task
-        if not isinstance(task, Sudoku) or task.size > 9:
+        if not isinstance(task, Sudoku) or not task.has_puzzles:
             raise ValueError(f"{options.checkpoint} is for {task.name}; unique puzzles are dug for Sudoku up to 9x9")
         if options.n < 1:
             raise ValueError(f"--n {options.n} is not positive")

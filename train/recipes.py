@@ -242,10 +242,15 @@ SUDOKU_4 = replace(
     eval_steps=8, eval_mask=0.5, eval_every=500,
 )  # fmt: skip
 SUDOKU_25 = replace(
-    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator", task="sudoku-25x25", layers=2, heads=6,
-    width=192, attention="lines", loops=LoopChoice(kind="uniform", low=2, high=5), open_bands=0.5,
-    mask_rates=((0.5, 0.3, 0.75), (0.5, 0.6, 0.95)), puzzles=0.0, batch=8, steps=8000, eval_every=500,
-    eval_problems=32, eval_mask=0.7,
+    SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator; with --init of sudoku-25x25-first",
+    task="sudoku-25x25", layers=2, heads=6, width=192, attention="lines", open_bands=0.5, puzzles=0.0,
+    loops=LoopChoice(kind="uniform", low=2, high=5), mask_rates=((0.5, 0.3, 0.75), (0.5, 0.6, 0.95)), batch=8,
+    steps=6000, eval_every=500, eval_problems=32, eval_mask=0.7,
+)  # fmt: skip
+SUDOKU_25_FIRST = replace(
+    SUDOKU_25, name="sudoku-25x25-first", about="first stage of 25x25: practice on boards with 9 of its digits",
+    task="sudoku-9x9-of-25", open_bands=0.8, loops=LoopChoice(kind="uniform", low=2, high=4),
+    mask_rates=((1.0, 0.5, 0.95),), batch=32, steps=1200,
 )  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
@@ -261,7 +266,7 @@ COUNTDOWN_MORE = replace(
 )  # fmt: skip
 COUNTDOWN_WIDE = replace(
     COUNTDOWN_MORE, name="countdown-4-wide", about="third stage, with --init of the second: wider, products first",
-    width=256, heads=8, batch=32, equations=0.4, equations_kept=0.15,
+    width=256, heads=8, batch=32, loops=LoopChoice(kind="uniform", low=2, high=5), equations=0.4, equations_kept=0.2,
     others=("countdown-3",) * 3 + ("countdown-4",) * 2 + ("countdown-5",) * 2, steps=18_000, eval_every=2000,
 )  # fmt: skip
 TEXT = Recipe(
@@ -278,7 +283,7 @@ CPU = (
 )  # fmt: skip
 
 
-LATER_STAGES = (SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, COUNTDOWN_MORE, COUNTDOWN_WIDE)
+OTHER_STAGES = (SUDOKU_25_FIRST, SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, COUNTDOWN_MORE, COUNTDOWN_WIDE)
 
 
 def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
@@ -292,7 +297,7 @@ def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
-    for recipe in [*CPU, *LATER_STAGES, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
+    for recipe in [*CPU, *OTHER_STAGES, *(twin for recipe in CPU for twin in twins(recipe)), *_paper()]
 }
 
 

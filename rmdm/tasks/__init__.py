@@ -60,10 +60,10 @@ def get_task(name: str) -> Task:
     # Imported here, since each task's module uses the classes above.
     from rmdm.tasks import countdown, sudoku, text8
 
-    if match := re.fullmatch(r"sudoku-(\d{1,2})x(\d{1,2})", name):
+    if match := re.fullmatch(r"sudoku-(\d{1,2})x(\d{1,2})(?:-of-(\d{1,2}))?", name):
         if match[1] != match[2]:
             raise ValueError(f"task {name!r} is not square; a Sudoku is n x n")
-        return sudoku.Sudoku(int(match[1]))
+        return sudoku.Sudoku(int(match[1]), int(match[3]) if match[3] else None)
     if match := re.fullmatch(r"countdown-([2-5])", name):
         return countdown.Countdown(int(match[1]))
     if name == "text8":

@@ -27,13 +27,20 @@ def closed_form(size: int) -> np.ndarray:
 
 
 class Sudoku:
-    def __init__(self, size: int) -> None:
-        self.size = size
+    """With `digits`, each board has its own choice of `size` of so many digits, and is of the paper's kind.
+
+    That is practice for the larger board with all of them: its ways are learned there at a fraction of the cost.
+    """
+
+    def __init__(self, size: int, digits: int | None = None) -> None:
+        self.size, self.digits = size, digits or size
         self.grid = block_shape(size)
-        self.name = f"sudoku-{size}x{size}"
+        self.name = f"sudoku-{size}x{size}" + (f"-of-{digits}" if digits else "")
+        if not size <= self.digits <= 36:
+            raise ValueError(f"{self.name}: a board needs {size} to 36 digits")
         self.length = size * size
         self.mask = 0
-        self.symbols = ("_", *(str(digit) for digit in range(1, size + 1)))
+        self.symbols = ("_", *(str(digit) for digit in range(1, self.digits + 1)))
         rows, columns = self.grid
         index = np.arange(self.length)
         row, column = index // size, index % size
@@ -49,7 +56,10 @@ class Sudoku:
 
     def solved(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Solved boards (count, N): all there are for 4x4, from really random grids for 9x9, else the paper's kind."""
-        bank = self.every_board if self.size == 4 else random_grids() if self.size == 9 else self._closed_form
+        if self.digits > self.size:
+            bank = self._closed_form
+        else:
+            bank = self.every_board if self.size == 4 else random_grids() if self.size == 9 else self._closed_form
         return self.shuffle(bank[rng.integers(len(bank), size=count)], rng)
 
     @functools.cached_property
@@ -80,7 +90,7 @@ class Sudoku:
         flat = (row_order[:, :, None] * self.size + column_order[:, None, :]).reshape(count, -1)
         boards = np.take_along_axis(boards.reshape(count, -1), flat, axis=1)
         relabel = np.zeros((count, self.size + 1), dtype=np.int64)
-        relabel[:, 1:] = rng.random((count, self.size)).argsort(axis=1) + 1
+        relabel[:, 1:] = rng.random((count, self.digits)).argsort(axis=1)[:, : self.size] + 1
         return np.take_along_axis(relabel, boards, axis=1)
 
     def batch(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -88,6 +98,11 @@ class Sudoku:
 
     def held_out(self, tokens: np.ndarray) -> np.ndarray:
         return np.array([set_aside(board.tobytes()) for board in tokens.astype(np.uint8)], dtype=bool)
+
+    @property
+    def has_puzzles(self) -> bool:
+        """Whether puzzles with one solution are made and solved: larger boards would take minutes."""
+        return self.size == self.digits <= 9
 
     # --- puzzles ------------------------------------------------------------------------------------------------
 
@@ -111,6 +126,8 @@ class Sudoku:
 
     def _candidates(self, puzzle: list[int]) -> list[int] | None:
         """What the clues and the naked singles that follow from them leave in each cell, as bits; None: a conflict."""
+        if self.digits > self.size:
+            raise ValueError(f"{self.name} has boards to practise on, not puzzles with one solution: give a mask rate")
         candidates = [(1 << self.size) - 1] * self.length
         for cell, digit in enumerate(puzzle):
             if digit and not _assign(candidates, cell, 1 << (digit - 1), self.peers):
@@ -173,7 +190,8 @@ class Sudoku:
     def fresh(self, rng: np.random.Generator) -> list[int]:
         """A solved board that training never sees: held out by content, and for 9x9 not from its bank of grids."""
         while True:
-            boards = self.shuffle(np.tile(random_grid(rng), (32, 1)), rng) if self.size == 9 else self.solved(32, rng)
+            nine = self.size == self.digits == 9
+            boards = self.shuffle(np.tile(random_grid(rng), (32, 1)), rng) if nine else self.solved(32, rng)
             if (kept := self.held_out(boards)).any():
                 return boards[kept][0].tolist()
 
@@ -225,7 +243,7 @@ class Sudoku:
         text = problem.strip()
         if len(text) > 20 * self.length + 100:
             raise ValueError(f"the puzzle has {len(text)} characters; {self.length} cells are wanted")
-        if self.size <= 9:
+        if self.digits <= 9:
             cells_text = re.findall(r"[^\s|+\-,;]", text)
         elif len(numbers := re.split(r"[\s,;|]+", text.strip(" \t\r\n,;|"))) > 1 and (
             len(numbers) == self.length or any(len(n) == 2 and n.isdecimal() for n in numbers)
@@ -248,12 +266,12 @@ class Sudoku:
             return 0
         if symbol.isascii() and symbol.isdecimal() and len(symbol) <= 2:
             digit = int(symbol)
-        elif self.size > 9 and len(symbol) == 1 and symbol.upper() in LETTERS:
+        elif self.digits > 9 and len(symbol) == 1 and symbol.upper() in LETTERS:
             digit = 10 + LETTERS.index(symbol.upper())
         else:
-            raise ValueError(f"{symbol[:8]!r} at {where} is not a digit; use 1 to {self.size}, or 0 or . for empty")
-        if digit > self.size:
-            raise ValueError(f"{symbol!r} at {where} is too large; use 1 to {self.size}, or 0 or . for empty")
+            raise ValueError(f"{symbol[:8]!r} at {where} is not a digit; use 1 to {self.digits}, or 0 or . for empty")
+        if digit > self.digits:
+            raise ValueError(f"{symbol!r} at {where} is too large; use 1 to {self.digits}, or 0 or . for empty")
         return digit
 
     def _reject_repeats(self, puzzle: list[int]) -> None:
@@ -266,9 +284,9 @@ class Sudoku:
 
     def write(self, tokens: list[int]) -> str:
         """One character a cell up to 9x9; above, letters from A = 10 (Z = 35), and numbers for 36."""
-        if self.size <= 9:
+        if self.digits <= 9:
             return "".join(str(int(digit)) for digit in tokens)
-        if self.size <= 35:
+        if self.digits <= 35:
             return "".join("." if d == 0 else str(int(d)) if d < 10 else LETTERS[int(d) - 10] for d in tokens)
         return " ".join(str(int(digit)) for digit in tokens)
 
@@ -281,9 +299,12 @@ class Sudoku:
         answer = [int(digit) for digit in answer]
         conflicts: set[int] = set()
         bad_units = []
+        wanted = list(range(1, self.size + 1))
+        if self.digits > self.size and len(chosen := set(answer) - {0}) == self.size:
+            wanted = sorted(chosen)
         for number, unit in enumerate(self._unit_lists):
             digits = [answer[cell] for cell in unit]
-            if sorted(digits) != list(range(1, self.size + 1)):
+            if sorted(digits) != wanted:
                 bad_units.append(f"{('row', 'column', 'block')[number // self.size]} {number % self.size + 1}")
                 conflicts.update(cell for cell in unit if answer[cell] == 0 or digits.count(answer[cell]) > 1)
         changed = [cell for cell, clue in enumerate(problem) if clue and clue != answer[cell]]
@@ -293,7 +314,8 @@ class Sudoku:
         if bad_units:
             some = ", ".join(bad_units[:3]) + (" and more" if len(bad_units) > 3 else "")
             return Verdict(False, f"{len(bad_units)} of {3 * self.size} units are wrong: {some}", details)
-        return Verdict(True, f"every row, column and block has 1 to {self.size} once", details)
+        all_digits = f"1 to {self.size}" if self.digits == self.size else f"the same {self.size} digits"
+        return Verdict(True, f"every row, column and block has {all_digits} once", details)
 
 
 def _line_order(count: int, groups: int, lines: int, rng: np.random.Generator) -> np.ndarray:
