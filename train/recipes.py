@@ -233,8 +233,8 @@ SUDOKU_MINED = replace(
     loops=LoopChoice(kind="uniform", low=10, high=24), steps=4500,
 )  # fmt: skip
 SUDOKU_WIDE = replace(
-    SUDOKU_MINED, name="sudoku-9x9-wide", about="fifth stage, with --init of the fourth, which grows, and --data",
-    width=192, heads=6, attention="lines", accumulate=4, steps=3600,
+    SUDOKU_MINED, name="sudoku-9x9-wide", about="fifth stage, with --init of the fourth, which grows; hard puzzles",
+    width=192, heads=6, attention="lines", hard_puzzles=True, lr=1.5e-3, muon_lr=3e-3, steps=7000, eval_every=1000,
 )  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
@@ -265,14 +265,19 @@ COUNTDOWN_MORE = replace(
     loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=16_000,
 )  # fmt: skip
 COUNTDOWN_WIDE = replace(
-    COUNTDOWN_MORE, name="countdown-4-wide", about="third stage, with --init of the second: wider, products first",
+    COUNTDOWN_MORE, name="countdown-4-wide", about="third stage, with --init of the second, which grows; products first",
     width=256, heads=8, batch=32, loops=LoopChoice(kind="uniform", low=2, high=5), equations=0.4, equations_kept=0.2,
-    others=("countdown-3",) * 3 + ("countdown-4",) * 2 + ("countdown-5",) * 2, steps=18_000, eval_every=2000,
+    others=("countdown-3",) * 3 + ("countdown-4",) * 2 + ("countdown-5",) * 2, lr=1.5e-3, muon_lr=3e-3, steps=11_000,
+    eval_every=2000,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English", task="text8", layers=2, heads=4, width=128, loops=fixed(2),
     optimizer="muon", lr=2e-3, muon_lr=6e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=5000,
     eval_every=500, eval_steps=64, eval_problems=64,
+)  # fmt: skip
+TEXT_WIDE = replace(
+    TEXT, name="text8-wide", about="second stage, with --init of the first, which grows", width=256, heads=8, lr=1.5e-3,
+    muon_lr=4e-3,
 )  # fmt: skip
 CPU = (
     SUDOKU_4, SUDOKU, SUDOKU_25,
@@ -283,7 +288,9 @@ CPU = (
 )  # fmt: skip
 
 
-OTHER_STAGES = (SUDOKU_25_FIRST, SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, COUNTDOWN_MORE, COUNTDOWN_WIDE)
+OTHER_STAGES = (
+    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, COUNTDOWN_MORE, COUNTDOWN_WIDE, TEXT_WIDE,
+)  # fmt: skip
 
 
 def twins(recipe: Recipe) -> tuple[Recipe, Recipe]:
