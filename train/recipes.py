@@ -265,7 +265,7 @@ COUNTDOWN_MORE = replace(
     loops=LoopChoice(kind="uniform", low=2, high=6), gradient_loops=4, steps=16_000,
 )  # fmt: skip
 COUNTDOWN_WIDE = replace(
-    COUNTDOWN_MORE, name="countdown-4-wide", about="third stage, with --init of the second, which grows; products first",
+    COUNTDOWN_MORE, name="countdown-4-wide", about="third stage, with --init of the second: wider, products first",
     width=256, heads=8, batch=32, loops=LoopChoice(kind="uniform", low=2, high=5), equations=0.4, equations_kept=0.2,
     others=("countdown-3",) * 3 + ("countdown-4",) * 2 + ("countdown-5",) * 2, lr=1.5e-3, muon_lr=3e-3, steps=11_000,
     eval_every=2000,
