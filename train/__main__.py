@@ -44,7 +44,8 @@ def show_recipes() -> None:
             size = Denoiser(config).parameter_count()
         cost = recipe.steps * recipe.batch * training_flops(config, config.loops, recipe.gradient_loops) / 1e15
         print(f"{recipe.name:38} {size:>10,} {config.loops:>3} {recipe.steps:>8,} {cost:>7.3g}  {recipe.about}")
-    print("A CPU core does about 0.2 PFLOP an hour, and 0.9 with bfloat16 units. What the paper leaves open is in each model card.")
+    print("A CPU core does about 0.2 PFLOP an hour, and 0.9 with bfloat16 units.")
+    print("What the paper leaves open is in each model card.")
 
 
 def main(arguments: list[str] | None = None) -> int:
