@@ -46,7 +46,7 @@ def new_problem(task: Any) -> str:
     if isinstance(task, Countdown):
         return Countdown(int(rng.choice(task.counts))).random_problem(rng)
     if not task.has_puzzles:
-        return str(task.random_problem(rng, rate=float(rng.uniform(0.3, 0.5))))
+        return str(task.random_problem(rng, rate=float(rng.uniform(0.5, 0.75))))
     board = task.solutions([task.mask] * task.length, 1, rng)[0]  # at once; a bank of grids would be made first
     return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))
 

@@ -245,7 +245,7 @@ SUDOKU_25 = replace(
     SUDOKU, name="sudoku-25x25", about="625 cells, the paper's generator; with --init of sudoku-25x25-first",
     task="sudoku-25x25", layers=2, heads=6, width=192, attention="lines", open_bands=0.5, puzzles=0.0,
     loops=LoopChoice(kind="uniform", low=2, high=5), mask_rates=((0.5, 0.3, 0.75), (0.5, 0.6, 0.95)), batch=8,
-    steps=6000, eval_every=500, eval_problems=32, eval_mask=0.7,
+    steps=3600, eval_every=500, eval_problems=32, eval_mask=0.7,
 )  # fmt: skip
 SUDOKU_25_FIRST = replace(
     SUDOKU_25, name="sudoku-25x25-first", about="first stage of 25x25: practice on boards with 9 of its digits",
