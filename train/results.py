@@ -27,6 +27,7 @@ EVALUATIONS = {
     "sudoku-9x9-deep-minimal": "sudoku-9x9-deep --clues 22-27 --steps 20 --loops 1",
     "sudoku-25x25-70": "sudoku-25x25 --mask 0.7 --steps 5 --loops 8",
     "sudoku-25x25-80": "sudoku-25x25 --mask 0.8 --steps 5 --loops 8 --n 500",
+    "sudoku-25x25-80-more": "sudoku-25x25 --mask 0.8 --steps 10 --loops 8 --n 300",
     "countdown-3": "countdown-4 --task countdown-3 --steps 30 --loops 5",
     "countdown-4": "countdown-4 --steps 30 --loops 5",
     "countdown-5": "countdown-4 --task countdown-5 --steps 30 --loops 5",
