@@ -52,7 +52,10 @@ def set_aside(content: bytes) -> bool:
     return zlib.crc32(content) % 16 == 0
 
 
-NAMES = "sudoku-4x4, -6x6, -9x9, -16x16, -25x25 (any n with blocks up to 36), countdown-2 to countdown-5, text8"
+NAMES = (
+    "sudoku-4x4, -6x6, -9x9, -16x16, -25x25 (any n with blocks up to 36; sudoku-9x9-of-25 has 9 of 25 digits),"
+    " countdown-2 to countdown-5, text8"
+)
 
 
 @functools.cache
