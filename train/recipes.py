@@ -57,7 +57,7 @@ class Recipe:
     average: float = 0.0  # decay of the average of weights that is evaluated and saved; 0: the weights themselves
     steps: int = 0  # the length of a run, where neither --steps nor --minutes says
     compile: bool = True  # the loop body, where the machine has a compiler
-    float32: bool = False  # no product in bfloat16, not even where the machine is built for them
+    float32: bool = False  # the model's products never in bfloat16, not even where the machine is built for them
     # evaluation while it runs
     eval_every: int = 1000
     eval_problems: int = 128
