@@ -19,7 +19,7 @@ import gradio as gr
 from gradio.processing_utils import save_bytes_to_cache
 
 from rmdm import gif, trajectory
-from rmdm.gallery import STEPS, examples, first_problem, new_problem, presets, tables, telling_example
+from rmdm.gallery import examples, first_problem, new_problem, presets, tables, telling_example
 from rmdm.sampler import ORDERS, SCHEDULES
 from rmdm.serving import Shelf, countdown_line, endpoints, solve
 from rmdm.tasks import task_for
@@ -38,8 +38,10 @@ QUEUE = 64  # visitors that may wait
 FAMILIES = {"sudoku": "Sudoku", "countdown": "Countdown", "text8": "Text8"}
 LOOPS = ["auto", "1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64"]
 KEYS = ("checkpoint", "steps", "loops", "schedule", "order", "threshold", "temperature", "seed", "backend")
-QUIET: Any = {"api_visibility": "private", "show_progress": "hidden"}  # events of the page, not for programs
-HEAVY: Any = {"concurrency_id": "model", "concurrency_limit": 1, **QUIET}
+# Events of the page, not for programs. Only the heavy ones wait in Gradio's queue: it closes its stream when nothing is
+# left in it, and a click that arrives in that moment would never be answered.
+QUIET: Any = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+HEAVY: Any = {**QUIET, "queue": True, "concurrency_id": "model", "concurrency_limit": 1}
 STOPPED = "Stopped: nothing is running now."  # true as well where nothing was
 PULSE = 0.3  # seconds between words on progress, and the longest that a run goes on after Stop
 Run = dict[str, Any]
@@ -137,7 +139,7 @@ def settings_panel(shelf: Shelf, family: str, name: str) -> list[Any]:
     """In the order of KEYS, without the checkpoint."""
     with gr.Accordion("Settings", open=False):
         says = "How often the surest guesses are written down for good."
-        steps = gr.Slider(1, 64, STEPS[family], step=1, label="Steps T", info=says)
+        steps = gr.Slider(1, 64, shelf.task(name).steps, step=1, label="Steps T", info=says)
         says = "How often the same block runs within a step; auto stops when nothing moves any more."
         loops = gr.Dropdown(LOOPS, value=str(shelf.loops(name)), allow_custom_value=True, label="Loops L", info=says)
         says = "steps: an even share each time. threshold: all guesses that are sure enough."
@@ -230,7 +232,7 @@ def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
         return location.origin + location.pathname + "?" + query;
     }}"""
     running.then(None, inputs, link, js=to_link, api_visibility="private")
-    stop.click(lambda: note(STOPPED), None, message, cancels=[running], queue=False, **QUIET)
+    stop.click(lambda: note(STOPPED), None, message, cancels=[running], **QUIET)
     fresh.click(lambda name: put(name, new_problem(shelf.task(name))), checkpoint, shown, **QUIET)
     pick = lambda name, chosen: put(name, examples(shelf.task(name).name).get(chosen, ""))  # noqa: E731
     example.input(pick, [checkpoint, example], shown, **QUIET)
@@ -295,7 +297,7 @@ def compare_tab(shelf: Shelf, runs: Runs) -> None:
         yield pack({"runs": done, "labels": labels}), note()
 
     running = go.click(begin, [problem, *sides], [duel, message], **HEAVY)
-    stop.click(lambda: note(STOPPED), None, message, cancels=[running], queue=False, **QUIET)
+    stop.click(lambda: note(STOPPED), None, message, cancels=[running], **QUIET)
     model.input(choose, model, [preset, example, problem, *sides], **QUIET)
     fill = lambda base, chosen: presets(shelf, base).get(chosen, [gr.skip()] * 6)  # noqa: E731
     preset.input(fill, [model, preset], sides, **QUIET)

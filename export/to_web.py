@@ -19,7 +19,7 @@ from export.artefacts import Outcome, earlier, jobs, write_manifest
 from export.artefacts import write as write_graphs
 from export.verify import Judge
 from rmdm.checkpoint import write_atomically
-from rmdm.gallery import STEPS, examples, first_problem
+from rmdm.gallery import examples, first_problem
 from rmdm.model import Denoiser
 from rmdm.tasks import get_task
 from rmdm.trajectory import problem
@@ -72,7 +72,7 @@ def description(model: Denoiser, name: str, outcome: Outcome) -> dict[str, Any]:
         "checkpoint": name,
         "parameters": model.parameter_count(),
         "loops": model.config.loops,
-        "steps": STEPS["sudoku"],
+        "steps": task.steps,
         "examples": [{"name": label, "problem": line} for label, line in known.items()],
         "runtime": RUNTIME,
         "models": [{key: row[key] for key in ("file", "precision", "bytes", "sha256")} for row in outcome.written],

@@ -19,6 +19,8 @@ from rmdm.metrics import WordScorer, get_scorer
 from rmdm.problems import RULE, Problems, generate, read_problems
 from rmdm.sampler import ORDERS, Decoding, Frame, sample
 from rmdm.tasks import NAMES, Task, get_task, task_for, task_within
+from rmdm.tasks.countdown import Countdown
+from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import Text8
 
 
@@ -36,7 +38,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     command = commands.add_parser("solve", help="fill in one problem")
     command.add_argument("checkpoint", help=checkpoint)
     command.add_argument("problem", help="81 digits, 15,44,79=50, or a text with _ for gaps; - reads standard input")
-    _schedule_options(command, int, 10, "denoising steps T (default 10)")
+    _schedule_options(command, int, "denoising steps T")
     command.add_argument("--loops", type=_loop, help="loops L in each step, or auto (default: as it was trained)")
     _decoding_options(command)
     command.add_argument("--watch", action="store_true", help="draw every loop in the terminal")
@@ -53,7 +55,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     command.add_argument("--task", help=says)
     command.add_argument("--problems", metavar="FILE", help="one problem a line, instead of generated ones")
     _problem_options(command)
-    _schedule_options(command, _integers, [10], "numbers of steps, such as 1,5,20 (default 10)")
+    _schedule_options(command, _integers, "numbers of steps, such as 1,5,20")
     command.add_argument("--loops", type=_loops, help="numbers of loops, such as 1,4,16,auto (default: as trained)")
     _decoding_options(command)
     command.add_argument("--runs", type=int, default=1, help="sets of n problems, each with its own seed (default 1)")
@@ -72,9 +74,10 @@ def _problem_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", metavar="PATH", help="text8: the corpus (default: the cache, or its address)")
 
 
-def _schedule_options(command: argparse.ArgumentParser, kind: Callable[[str], Any], usual: Any, says: str) -> None:
+def _schedule_options(command: argparse.ArgumentParser, kind: Callable[[str], Any], says: str) -> None:
     which = command.add_mutually_exclusive_group()
-    which.add_argument("--steps", type=kind, default=usual, help=says)
+    usual = f"{Sudoku.steps} for Sudoku, {Countdown.steps} for Countdown, {Text8.steps} for text"
+    which.add_argument("--steps", type=kind, help=f"{says} (default: {usual})")
     which.add_argument(
         "--threshold", type=float, help="commit all above this probability, or the surest, until nothing is left"
     )
@@ -129,7 +132,9 @@ def run_solve(arguments: argparse.Namespace) -> None:
     task = task_for(model.task, text)
     problem = task.encode(text)
     loops = model.config.loops if arguments.loops is None else arguments.loops
-    decoding = replace(_decoding(arguments, task), steps=arguments.steps, loops=loops)
+    decoding = replace(
+        _decoding(arguments, task), steps=task.steps if arguments.steps is None else arguments.steps, loops=loops
+    )
     watch = arguments.watch and sys.stdout.isatty() and not arguments.json
     start = time.perf_counter()
     frames = sample(model, torch.tensor([problem]), task.mask, decoding, every_loop=watch)
@@ -174,8 +179,8 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     model = load(arguments.checkpoint)
     task = task_within(model.task, arguments.task) if arguments.task else model.task
     decoding = _decoding(arguments, task)
-    loops = arguments.loops or [model.config.loops]
-    for number in arguments.steps:
+    steps, loops = arguments.steps or [task.steps], arguments.loops or [model.config.loops]
+    for number in steps:
         for loop in loops:
             replace(decoding, steps=number, loops=loop)  # checks them before any work
     runs = _runs(arguments, _with_corpus(task, arguments.data), decoding)
@@ -183,7 +188,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     if isinstance(task, Text8):
         scorer = get_scorer(arguments.scorer)
         corpus = task.with_corpus(arguments.data) if arguments.data or not arguments.problems else None
-    rows = list(evaluate.evaluate(model, runs, arguments.steps, loops, decoding, scorer, corpus))
+    rows = list(evaluate.evaluate(model, runs, steps, loops, decoding, scorer, corpus))
     if arguments.json == "-":
         print(json.dumps(rows, indent=1, allow_nan=False))
     else:

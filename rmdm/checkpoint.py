@@ -29,6 +29,7 @@ from torch import Tensor
 
 from rmdm.config import ModelConfig
 from rmdm.model import Denoiser
+from rmdm.positions import VALUE_FEATURES
 from rmdm.tasks import Task, get_task
 
 SHIPPED = Path(__file__).resolve().parent.parent / "assets" / "checkpoints"
@@ -231,6 +232,8 @@ def wanted_shapes(config: ModelConfig) -> dict[str, list[int]]:
         shapes["block_embed.weight"] = [config.grid[0] * config.grid[1], width]
     if config.places:
         shapes["place_embed.weight"] = [config.places + 1, width]
+    if config.values:
+        shapes["value_project.weight"] = [width, VALUE_FEATURES]
     if config.step_embedding == "learned":
         shapes |= {"step_embed.first.weight": [width, 1], "step_embed.first.bias": [width]}
         shapes["step_embed.second.weight"] = [width, width]

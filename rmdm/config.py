@@ -29,6 +29,7 @@ class ModelConfig:
     attention: str = "full"
     step_embedding: str = "learned"
     places: int = 0  # sequences of numbers: so many places of a digit (units, tens, ...) have an embedding
+    values: bool = False  # ... and so has the value of the whole number
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not 0 < len(self.task) <= 64:
@@ -39,6 +40,8 @@ class ModelConfig:
                 raise ValueError(f"{name} {value!r} is not a whole number from 1 to {largest}")
         if not isinstance(self.places, int) or isinstance(self.places, bool) or not 0 <= self.places <= 16:
             raise ValueError(f"places {self.places!r} is not a whole number from 0 to 16")
+        if not isinstance(self.values, bool):
+            raise ValueError(f"values {self.values!r} is not true or false")
         if self.attention not in ATTENTIONS:
             raise ValueError(f"attention {self.attention!r} is unknown; choose from {', '.join(ATTENTIONS)}")
         if self.step_embedding not in STEP_EMBEDDINGS:

@@ -12,7 +12,6 @@ from rmdm.tasks import get_task
 from rmdm.tasks.countdown import Countdown
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
-STEPS = {"sudoku": 10, "countdown": 30, "text8": 32}  # a good start for each family
 METRICS = {"vpr": "Solved boards", "rtr": "Targets reached", "bits_per_char": "Bits a character"}
 KEYS = {"checkpoint", "steps", "loops", "metrics"}  # of a row that `python -m rmdm evaluate --json` writes
 MADE_WITH = ("task", "backend", "problems", "n", "order", "runs", "seed")
@@ -53,7 +52,7 @@ def new_problem(task: Any) -> str:
 
 def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
     """What is worth comparing with a model: its settings on the left, and on the right."""
-    loops, steps = max(2, shelf.loops(base)), STEPS[next(family for family in STEPS if base.startswith(family))]
+    loops, steps = max(2, shelf.loops(base)), shelf.task(base).steps
     many = [base, steps, str(loops)]
     table = {f"One loop against {loops}": [base, steps, "1", *many]}
     for kind, words in (("shallow", "the block once"), ("deep", f"about {loops} times the parameters")):

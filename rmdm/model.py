@@ -9,7 +9,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rmdm.config import ModelConfig
-from rmdm.positions import cells, digit_places, gather_unit, rotary_table, rotate, spread_unit
+from rmdm.positions import (
+    VALUE_FEATURES,
+    cells,
+    digit_places,
+    gather_unit,
+    number_values,
+    rotary_table,
+    rotate,
+    spread_unit,
+    value_features,
+)
 
 SMALL_UNIT = 9  # so few keys are cheaper one by one than as a matrix product
 
@@ -104,6 +114,8 @@ class Denoiser(nn.Module):
             self.register_buffer("block_of", cells(config.grid)[2], persistent=False)
         if config.places:
             self.place_embed = nn.Embedding(config.places + 1, config.width)
+        if config.values:
+            self.value_project = nn.Linear(VALUE_FEATURES, config.width, bias=False)
         self.norm_in = nn.RMSNorm(config.width, eps=1e-6)
         self.norm_loop = nn.RMSNorm(config.width, eps=1e-6)
         self.norm_out = nn.RMSNorm(config.width, eps=1e-6)
@@ -129,16 +141,21 @@ class Denoiser(nn.Module):
             assert isinstance(layer, Layer)
             nn.init.zeros_(layer.attention.out.weight)
             nn.init.zeros_(layer.down.weight)
+        if self.config.values:  # a model that has learned without them starts as it was
+            nn.init.zeros_(self.value_project.weight)
         if self.step_embed is not None and self.step_embed.learned:
             nn.init.zeros_(self.step_embed.second.weight)
 
     def begin(self, tokens: Tensor) -> Tensor:
-        """Equation (3). Rotary positions act inside attention; block and place embeddings are added here."""
+        """Equation (3). Rotary positions act inside attention; block, place and value embeddings are added here."""
         h = self.embed(tokens)
         if self.config.grid:
             h = h + self.block_embed(self.block_of)
         if self.config.places:
             h = h + self.place_embed(digit_places(tokens, self.config.places, mask=self.config.vocab - 1))
+        if self.config.values:
+            features = value_features(number_values(tokens, mask=self.config.vocab - 1))
+            h = h + self.value_project(features.to(h.dtype))
         return self.norm_in(h)  # (B, N, D)
 
     def loop(self, h: Tensor, progress: Tensor) -> tuple[Tensor, Tensor]:

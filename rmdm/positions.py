@@ -1,4 +1,6 @@
-"""Where a token stands: rotary angles for sequences and grids, and the cells that share a Sudoku unit."""
+"""Where a token stands: rotary angles, the units of a Sudoku, the place of a digit and the value of its number."""
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +54,44 @@ def digit_places(tokens: Tensor, places: int, mask: int) -> Tensor:
         known = known * F.pad(digit[:, distance:], (0, distance))
         possible = possible * F.pad((digit + hidden)[:, distance:], (0, distance))
     return place  # (B, N)
+
+
+# What the value of a number is told by: turns of these lengths, which add up where numbers are added, and turns of its
+# logarithm (in octaves), which add up where they are multiplied. Powers of ten are its digits; primes, what divides it.
+PERIODS = (2, 3, 4, 5, 7, 9, 10, 11, 13, 20, 50, 100, 200, 500, *(10**k * n for k in range(3, 7) for n in (1, 4)))
+OCTAVES = tuple(2.0 ** (4 - k) for k in range(11))
+VALUE_FEATURES = 2 * len(PERIODS) + 2 * len(OCTAVES)
+LONGEST_NUMBER = 12  # digits; with more, those on the left do not count
+
+
+def number_values(tokens: Tensor, mask: int) -> Tensor:
+    """The value of the whole number that each digit belongs to; 0 for other tokens, and where a mask touches it.
+
+    The first ten symbols are the digits.
+    """
+    other = tokens >= 10
+    run = other.cumsum(dim=1)  # digits with the same number of other tokens before them are of one number
+    together = (run[:, :, None] == run[:, None, :]) & ~other[:, None, :]  # (B, N, N): the second is a digit of ...
+    index = torch.arange(tokens.shape[1], device=tokens.device)
+    place = (together & (index > index[:, None])).sum(dim=2)
+    powers = torch.tensor([10**k for k in range(LONGEST_NUMBER)] + [0], device=tokens.device)
+    worth = tokens * powers[place.clamp(max=LONGEST_NUMBER)] * ~other
+    value = (together * worth[:, None, :]).sum(dim=2)
+    hidden = (tokens == mask)[:, None, :]
+    apart = run[:, None, :] - run[:, :, None]  # 0 at the token before a number, 1 at the one after it
+    touched = (hidden & ((apart == 0) | (apart == 1))).any(dim=2)
+    return value * ~(other | touched)  # (B, N)
+
+
+def value_features(value: Tensor) -> Tensor:
+    """(B, N) -> (B, N, VALUE_FEATURES), all zero where the value is."""
+    # Whole turns are taken off before anything is rounded to float32, so that large numbers lose nothing.
+    period = torch.tensor(PERIODS, device=value.device)
+    octave = torch.tensor(OCTAVES, dtype=torch.float64, device=value.device)
+    multiplied = value.clamp(min=1).double().log2()[..., None] / octave
+    turn = torch.cat([value[..., None] % period / period, (multiplied - multiplied.floor()).float()], dim=-1)
+    angle = 2 * math.pi * turn
+    return torch.cat([angle.cos(), angle.sin()], dim=-1) * (value > 0)[..., None]
 
 
 def gather_unit(x: Tensor, unit: str, grid: tuple[int, int] | None) -> Tensor:

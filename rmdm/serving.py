@@ -17,6 +17,8 @@ from rmdm.checkpoint import WEIGHTS, load, read, shipped
 from rmdm.sampler import Decoding
 from rmdm.tasks import Task, get_task, task_for
 from rmdm.tasks.countdown import Countdown
+from rmdm.tasks.sudoku import Sudoku
+from rmdm.tasks.text8 import Text8
 
 MOST_STEPS, MOST_LOOPS, MOST_PASSES, MOST_WORK = 256, 64, 1024, 200_000  # work: passes x positions
 LONGEST = 60.0  # seconds
@@ -165,14 +167,17 @@ def countdown_line(numbers: Any, target: Any) -> str:
 def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
     """One function a task for programs, typed and described, answering with plain data."""
 
-    def answer(keep: bool, problem: Any, checkpoint: str, backend: str, *settings: Any) -> dict[str, Any]:
-        run = finished(solve(shelf, problem, checkpoint, *settings, backend=backend))
+    def answer(
+        keep: bool, problem: Any, checkpoint: str, backend: str, steps: int, loops: int | str, *settings: Any
+    ) -> dict[str, Any]:
+        loops = shelf.loops(checkpoint) if loops == "trained" else loops
+        run = finished(solve(shelf, problem, checkpoint, steps, loops, *settings, backend=backend))
         result = {key: run["result"][key] for key in ("solution", "valid", "forward_passes", "seconds")}
         return {**result, "trajectory": run} if keep else result
 
     def solve_sudoku(
-        puzzle: str, checkpoint: str = "sudoku-9x9", steps: int = 10, loops: int | str = 8, order: str = "confidence",
-        seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
+        puzzle: str, checkpoint: str = "sudoku-9x9", steps: int = Sudoku.steps, loops: int | str = "trained",
+        order: str = "confidence", seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Solve a Sudoku with a recursive masked diffusion model.
 
@@ -180,7 +185,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
             puzzle: The cells row by row, 0 or . for an empty one; above 9x9 letters from A = 10, or numbers set apart.
             checkpoint: The model, for example sudoku-4x4, sudoku-9x9 or sudoku-25x25.
             steps: Denoising steps T, 1 to 256.
-            loops: Loops of the block within each step, 1 to 64, or "auto".
+            loops: Loops of the block within each step, 1 to 64, "auto", or "trained": as many as it learned with.
             order: Which guesses are committed first: confidence, margin, entropy or random.
             seed: For the random order.
             backend: PyTorch, ONNX Runtime or Compiled.
@@ -189,7 +194,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         return answer(trajectory, puzzle, checkpoint, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
 
     def solve_countdown(
-        numbers: str, target: int, checkpoint: str = "auto", steps: int = 30, loops: int | str = 5,
+        numbers: str, target: int, checkpoint: str = "auto", steps: int = Countdown.steps, loops: int | str = "trained",
         order: str = "confidence", seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Reach a target from a few numbers, each used once, by + - * /, one calculation a line.
@@ -199,7 +204,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
             target: The number to reach.
             checkpoint: The model; auto takes one for so many numbers.
             steps: Denoising steps T, 1 to 256.
-            loops: Loops of the block within each step, 1 to 64, or "auto".
+            loops: Loops of the block within each step, 1 to 64, "auto", or "trained": as many as it learned with.
             order: Which guesses are committed first: confidence, margin, entropy or random.
             seed: For the random order.
             backend: PyTorch, ONNX Runtime or Compiled.
@@ -210,8 +215,8 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         return answer(trajectory, problem, name, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
 
     def continue_text(
-        text: str, checkpoint: str = "text8", steps: int = 32, loops: int | str = 2, temperature: float = 0.7,
-        seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
+        text: str, checkpoint: str = "text8", steps: int = Text8.steps, loops: int | str = "trained",
+        temperature: float = 0.7, seed: int = 0, backend: str = "PyTorch", trajectory: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Fill the gaps in a text and continue it to 256 characters of lower-case English.
 
@@ -219,7 +224,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
             text: The text, with _ for each missing character.
             checkpoint: The model.
             steps: Denoising steps T, 1 to 256.
-            loops: Loops of the block within each step, 1 to 64, or "auto".
+            loops: Loops of the block within each step, 1 to 64, "auto", or "trained": as many as it learned with.
             temperature: 0 takes the best guess, up to 2 for more variety.
             seed: The same seed gives the same text.
             backend: PyTorch, ONNX Runtime or Compiled.

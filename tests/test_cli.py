@@ -46,6 +46,17 @@ def test_solve_as_json(
     assert "_" not in result["solution"]
 
 
+@pytest.mark.parametrize(("name", "steps"), [("sudoku-4x4", 10), ("countdown-3", 30)])
+def test_each_task_has_its_own_number_of_steps(
+    checkpoints: Path, capsys: pytest.CaptureFixture[str], name: str, steps: int
+) -> None:
+    [row] = json.loads(run(capsys, "evaluate", checkpoints / name, "--n", 3, "--loops", 1, "--json", "-"))
+    assert row["steps"] == steps
+    problem = {"sudoku-4x4": FOUR, "countdown-3": "15,44,79=50"}[name]
+    result = json.loads(run(capsys, "solve", checkpoints / name, problem, "--loops", 1, "--json"))
+    assert result["forward_passes"] == min(steps, FOUR.count(".") if name == "sudoku-4x4" else steps)
+
+
 def test_solve_what_is_already_solved(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(run(capsys, "solve", checkpoints / "sudoku-4x4", "1234341221434321", "--json"))
     assert result["valid"] is True

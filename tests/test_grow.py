@@ -2,7 +2,9 @@ import pytest
 import torch
 
 import rmdm
-from tests.conftest import tiny_model
+from rmdm.model import Denoiser
+from rmdm.tasks import get_task
+from tests.conftest import tiny_config, tiny_model
 from train.grow import widened
 from train.trainee import warm_start
 
@@ -14,11 +16,12 @@ from train.trainee import warm_start
         ("sudoku-4x4", {"attention": "lines", "heads": 6, "width": 48}),
         ("sudoku-9x9", {"attention": "lines", "heads": 12, "width": 96}),
         ("countdown-3", {"places": 7, "heads": 6, "width": 48}),
+        ("countdown-3", {"values": True, "heads": 6, "width": 48}),
         ("text8", {"step_embedding": "none", "heads": 5, "width": 40}),
     ],
 )
 def test_a_grown_model_says_the_same_and_all_of_it_learns(name: str, wider: dict) -> None:
-    same = {key: wider[key] for key in ("places", "step_embedding") if key in wider}
+    same = {key: wider[key] for key in ("places", "values", "step_embedding") if key in wider}
     start = tiny_model(name, layers=2, attention="units" if "attention" in wider else "full", **same)
     model = tiny_model(name, seed=1, layers=2, **wider)
     model.load_state_dict(widened(start, model))
@@ -65,3 +68,15 @@ def test_a_warm_start_grows_a_narrower_checkpoint(tmp_path) -> None:
     warm_start(model, str(tmp_path / "narrow"))
     tokens = torch.zeros(1, 16, dtype=torch.long)
     torch.testing.assert_close(list(model(tokens, 2))[-1], list(start(tokens, 2))[-1], atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_learns_values_without_forgetting(tmp_path) -> None:
+    start = tiny_model("countdown-3")
+    rmdm.save(start, tmp_path / "plain")
+    model = Denoiser(tiny_config("countdown-3", values=True))
+    warm_start(model, str(tmp_path / "plain"))
+    tokens = torch.tensor([get_task("countdown-3").encode("15,44,79=50")])
+    torch.testing.assert_close(list(model(tokens, 2))[-1], list(start(tokens, 2))[-1])
+    list(model(tokens, 2))[-1].square().mean().backward()
+    assert model.value_project.weight.grad is not None
+    assert model.value_project.weight.grad.any()

@@ -1,7 +1,9 @@
 """The model against a second formulation, written from the paper's equations with plain sums and loops."""
 
+import copy
 import itertools
 import math
+import re
 import shutil
 
 import pytest
@@ -11,7 +13,8 @@ from torch import Tensor
 from rmdm.checkpoint import wanted_shapes  # the same as the model's own, as test_checkpoint shows, and no memory
 from rmdm.config import ModelConfig
 from rmdm.model import SMALL_UNIT, Denoiser, attend
-from rmdm.positions import ROTARY_BASE
+from rmdm.positions import OCTAVES, PERIODS, ROTARY_BASE
+from rmdm.tasks import get_task
 from tests.conftest import tiny_config, tiny_model
 
 
@@ -82,6 +85,14 @@ def naive(model: Denoiser, tokens: list[int], loops: int) -> list[Tensor]:
             run = list(itertools.takewhile(lambda symbol, digits=digits: symbol in digits, tokens[n:]))
             closed = len(run) < len(tokens) - n and tokens[n + len(run)] != mask
             e = e + w["place_embed.weight"][len(run) if closed and len(run) <= config.places else 0]
+        if config.values:
+            text = "".join("0123456789+-*/=,\n_"[symbol] for symbol in tokens)
+            for number in re.finditer(r"(?<![_\d])\d+(?![_\d])", text):
+                if number.start() <= n < number.end() and int(number[0]):
+                    turns = [int(number[0]) % period / period for period in PERIODS]
+                    turns += [math.log2(int(number[0])) / octave for octave in OCTAVES]
+                    angles = [2 * math.pi * turn for turn in turns]
+                    e = e + w["value_project.weight"] @ torch.tensor([*map(math.cos, angles), *map(math.sin, angles)])
         hidden.append(norm(e, w["norm_in.weight"]))  # (3)
     logits = []
     for loop in range(1, loops + 1):
@@ -115,9 +126,9 @@ def test_forward_on_a_grid_is_the_equations(attention: str, step_embedding: str)
         assert torch.allclose(ours[1], theirs, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("places", [0, 3])
-def test_forward_on_a_sequence_and_with_one_loop(places: int) -> None:
-    model = tiny_model("countdown-2", places=places)
+@pytest.mark.parametrize(("places", "values"), [(0, False), (3, False), (0, True)])
+def test_forward_on_a_sequence_and_with_one_loop(places: int, values: bool) -> None:
+    model = tiny_model("countdown-2", places=places, values=values)
     tokens = torch.randint(18, (1, 32), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         (got,) = model(tokens, 1)
@@ -212,3 +223,14 @@ def test_gradient_through_the_last_loops_only() -> None:
 def test_no_loops_is_an_error(loops: int) -> None:
     with pytest.raises(ValueError, match="not a positive number"):
         next(tiny_model()(torch.zeros(1, 16, dtype=torch.long), loops))
+
+
+def test_a_model_with_values_runs_in_double_precision() -> None:
+    """Exports measure what rounding costs against it."""
+    model = tiny_model("countdown-4", places=7, values=True)
+    torch.nn.init.normal_(model.value_project.weight, std=0.1)
+    tokens = torch.tensor([get_task("countdown-4").encode("15,44,79,3=50")])
+    *_, single = model(tokens, 3)
+    *_, exact = copy.deepcopy(model).double()(tokens, 3)
+    assert exact.dtype == torch.float64
+    assert torch.allclose(single.double(), exact, atol=1e-4)

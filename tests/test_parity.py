@@ -22,6 +22,7 @@ KINDS = {
     "full grid, no steps": {**FULL, "step_embedding": "none"},
     "sequence, learned steps": SEQUENCE,
     "sequence, digit places": {**SEQUENCE, "places": 3},
+    "sequence, number values": {**SEQUENCE, "values": True},
 }
 
 

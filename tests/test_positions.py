@@ -4,13 +4,17 @@ import pytest
 import torch
 
 from rmdm.positions import (
+    OCTAVES,
+    PERIODS,
     ROTARY_BASE,
     cells,
     digit_places,
     gather_unit,
+    number_values,
     rotary_table,
     rotate,
     spread_unit,
+    value_features,
 )
 
 
@@ -75,3 +79,29 @@ def test_digits_know_their_place_once_their_number_is_whole() -> None:
         tokens = torch.tensor([[symbols.index(symbol) for symbol in text]])
         places = digit_places(tokens, 4, mask=17)
         assert "".join(map(str, places[0].tolist())) == wanted
+
+
+def test_digits_know_the_value_of_their_number_once_it_is_whole() -> None:
+    symbols = "0123456789+-*/=,\n_"
+    for text, wanted in [
+        ("12+345=357\n", [12, 12, 0, 345, 345, 345, 0, 357, 357, 357, 0]),
+        ("12_45=_57\n0", [0] * 11),  # a mask stands beside all of them but 0, which is worth nothing
+        ("_,7=10*9", [0, 0, 7, 0, 10, 10, 0, 9]),  # both ends of the sequence are ends of a number
+        ("9" * 13 + "=", [999_999_999_999] * 13 + [0]),  # twelve digits count
+    ]:
+        tokens = torch.tensor([[symbols.index(symbol) for symbol in text]])
+        assert number_values(tokens, mask=17)[0].tolist() == wanted
+
+
+def test_turns_of_sums_and_products_add_up() -> None:
+    a, b = 87, 59
+    total = len(PERIODS) + len(OCTAVES)
+    features = value_features(torch.tensor([[a, b, a + b, a * b, 0]]))[0].double()
+    turn = torch.complex(features[:, :total], features[:, total:])
+    added, multiplied = slice(len(PERIODS)), slice(len(PERIODS), None)
+    torch.testing.assert_close(turn[0, added] * turn[1, added], turn[2, added], atol=1e-5, rtol=0)
+    torch.testing.assert_close(turn[0, multiplied] * turn[1, multiplied], turn[3, multiplied], atol=1e-5, rtol=0)
+    assert not features[4].any()
+    large = 10**11 + 7
+    angle = torch.tensor([2 * math.pi * (large % period) / period for period in PERIODS])
+    torch.testing.assert_close(value_features(torch.tensor([[large]]))[0, 0, added], angle.cos(), atol=1e-5, rtol=0)

@@ -121,7 +121,7 @@ def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
         [f"width={width}", f"layers={min(recipe.layers, 2)}", "batch=2", "accumulate=2", "compile=false"]
     )
     run = train.loop.Run(out=tmp_path / "run", steps=2, data=corpus(tmp_path) if recipe.task == "text8" else None)
-    progress = train.loop.train(small, run, lambda model: {"judged": float(model.parameter_count())})
+    progress = train.loop.train(small, run, lambda model, loops: {"judged": float(model.parameter_count())})
     assert progress["step"] == 2
     rows = read_log(tmp_path / "run")
     assert all(np.isfinite(row["loss"]) for row in rows)
@@ -290,6 +290,16 @@ def test_the_compiled_loop_learns_what_the_plain_one_learns():
         assert torch.allclose(gradient, plain[name], atol=1e-4 * plain[name].abs().max().item()), name
 
 
+@pytest.mark.parametrize(("choice", "judged"), [("schedule:1:3", [1, 2, 3]), ("uniform:1:3", [3, 3, 3])])
+def test_a_schedule_is_judged_by_the_loops_that_train_now(choice, judged, tmp_path):
+    recipe = get_recipe("sudoku-4x4").with_settings([*SMALL, f"loops={choice}", "eval_every=2", "batch=4"])
+    seen = []
+    train.loop.train(
+        recipe, train.loop.Run(out=tmp_path / "run", steps=6), lambda model, loops: seen.append(loops) or {}
+    )
+    assert seen == judged
+
+
 def test_mixed_precision_follows_the_machine_and_float32_is_a_choice(monkeypatch):
     recipe = get_recipe("sudoku-4x4").with_settings(["width=32", "loops=fixed:3", "batch=8"])
     model = tiny_model("sudoku-4x4", attention="units", width=32).requires_grad_(True)
@@ -345,6 +355,9 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
         (["sudoku-4x4", "--set", "width=abc"], "width=abc"),
         (["sudoku-4x4", "--set", "width=30"], "not a multiple"),
         (["sudoku-4x4", "--set", "loops=sometimes:3"], "fixed"),
+        (["sudoku-4x4", "--set", 'loops={"high": 3}'], "write fixed:8"),
+        (["sudoku-4x4", "--set", "mask_rates=0.5"], "share:lowest:highest"),
+        (["sudoku-4x4", "--set", "betas=0.9"], "two numbers"),
         (["sudoku-4x4", "--steps", "-3"], "not positive"),
         (["sudoku-4x4", "--resume"], "nothing to resume"),
         (["sudoku-4x4", "--init", "no/such"], "no/such"),
@@ -368,6 +381,15 @@ def test_an_empty_corpus_is_named(tmp_path, capsys):
     assert "empty.txt" in capsys.readouterr().err
 
 
+def test_a_resumed_run_may_get_another_length(tmp_path):
+    out = ["--out", str(tmp_path), "--set", *SMALL]
+    assert main(["sudoku-4x4", "--steps", "2", *out]) == 0
+    assert main(["sudoku-4x4", "--steps", "21", "--resume", *out]) == 0
+    rows = read_log(tmp_path)
+    assert [row["step"] for row in rows] == [0, 1, 10, 20]
+    assert rows[-1]["lr"] == pytest.approx(lr_factor(20, 21, RECIPES["sudoku-4x4"].warmup, 0.0))
+
+
 def test_states_that_do_not_fit_are_refused_and_kept(tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
     assert main(["sudoku-4x4", "--steps", "2", *out, "--set", *SMALL]) == 0
@@ -377,6 +399,8 @@ def test_states_that_do_not_fit_are_refused_and_kept(tmp_path, capsys):
     assert "--resume" in capsys.readouterr().err
     assert main(["sudoku-4x4", *out, "--resume", "--set", *SMALL, "batch=16"]) == 1
     assert "another recipe" in capsys.readouterr().err
+    assert main(["sudoku-4x4", "--steps", "1", *out, "--resume", "--set", *SMALL]) == 1
+    assert "is at step 2 already" in capsys.readouterr().err
     assert state.read_bytes() == before
     state.write_bytes(before[:1000])
     assert main(["sudoku-4x4", *out, "--resume", "--set", *SMALL]) == 1

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     length.add_argument(
         "--minutes", type=float, help="train about so long: the speed is measured once, then steps count"
     )
-    length.add_argument("--steps", type=int, help="train so many updates (default: the recipe's)")
+    length.add_argument("--steps", type=int, help="train so many updates (default: the recipe's, or the run's own)")
     parser.add_argument("--out", type=Path, help="where the run lives (default: runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, exactly where it was")
     parser.add_argument("--init", help="start from the weights of a checkpoint: a shipped name, a folder or a hub id")

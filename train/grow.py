@@ -8,7 +8,7 @@ from rmdm.model import Denoiser
 
 # What these compute is added to the hidden states. Their new weights start at zero and all others at random: the model
 # says what it said before, and every new weight has a gradient, now or after the first step.
-ADDING = ("embed.weight", "attention.out.weight", "down.weight", "step_embed.second.weight")
+ADDING = ("embed.weight", "attention.out.weight", "down.weight", "step_embed.second.weight", "value_project.weight")
 
 
 def widened(start: Denoiser, model: Denoiser) -> dict[str, Tensor]:
@@ -20,6 +20,7 @@ def widened(start: Denoiser, model: Denoiser) -> dict[str, Tensor]:
         "qkv.weight": (qkv, channels), "out.weight": (channels, heads), "up.weight": (hidden, channels),
         "down.weight": (channels, hidden), "head.weight": (None, channels), "embed.weight": (None, channels),
         "first.weight": (channels, None), "first.bias": (channels,), "second.weight": (channels, channels),
+        "project.weight": (channels, None),
     }  # fmt: skip
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, given in start.state_dict().items():

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rmdm.model import Denoiser
 from train.data import Data, content_of
 from train.devices import Place, enter, leave
 from train.optim import lr_factor, make_optimizers
+from train.quality import Judge
 from train.recipes import Recipe
 from train.state import STATE, Log, load_state, save_state
 from train.trainee import Average, Trainee, own_rows, warm_start
@@ -40,7 +40,7 @@ class Run:
     seed: int = 0
 
 
-def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, float]]) -> dict[str, Any]:
+def train(recipe: Recipe, run: Run, evaluate: Judge) -> dict[str, Any]:
     """Trains, and leaves a checkpoint in run.out. Returns the progress: `step` < `total` where it was stopped."""
     place = enter()
     if (recipe.batch // recipe.accumulate) % place.world:
@@ -52,6 +52,9 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
     average, optimizers = Average(model, recipe.average), make_optimizers(model, recipe)
     if run.resume:
         progress = load_state(run.out, model, average.tensors, optimizers, recipe)
+        if run.steps is not None and run.steps < progress["step"]:
+            raise ValueError(f"{run.out} is at step {progress['step']} already; --steps {run.steps} is behind it")
+        progress["total"] = run.steps or progress["total"]  # another length, if asked for: its schedule from here on
     elif (run.out / STATE).exists():
         raise ValueError(f"{run.out} holds a run already; go on with --resume, or choose another --out")
     else:
@@ -107,7 +110,9 @@ def train(recipe: Recipe, run: Run, evaluate: Callable[[Denoiser], dict[str, flo
         bar.update()
 
         due = (step + 1) % recipe.eval_every == 0 or step + 1 == total
-        quality = evaluate(average.denoiser()) if due and place.writes else {}
+        # The later loops of a schedule have learned nothing yet: judged is what trains now.
+        loops = batch.loops if recipe.loops.kind == "schedule" else model.config.loops
+        quality = evaluate(average.denoiser(), loops) if due and place.writes else {}
         if step % LOG_EVERY == 0 or due:
             gflops = recipe.accumulate * batch.flops(model.config, recipe.gradient_loops) / seconds / 1e9
             row = {

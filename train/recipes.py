@@ -1,6 +1,7 @@
 """Every way of training that has a name. Recipes derive from one another; what the paper leaves open is said."""
 
 import dataclasses
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
 
@@ -24,6 +25,7 @@ class Recipe:
     attention: str = "full"
     step_embedding: str = "learned"
     places: int = 0
+    values: bool = False
     # the loops and the loss
     loops: LoopChoice = field(default_factory=LoopChoice)
     loss: str = "all"
@@ -85,13 +87,13 @@ class Recipe:
         return ModelConfig(
             task=self.task, vocab=len(task.symbols), length=task.length, grid=task.grid, layers=self.layers,
             heads=self.heads, width=self.width, attention=self.attention, step_embedding=self.step_embedding,
-            places=self.places,
+            places=self.places, values=self.values,
             loops=max(self.loops.low, self.loops.high) if self.loops.kind == "schedule" else self.loops.high,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
-        younger = ("places", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
+        younger = ("places", "values", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
                    "equations_kept", "float32", "open_bands")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
@@ -120,6 +122,8 @@ def _parse(kind: Any, text: str) -> Any:
     if kind in (int, float, str):
         return kind(text)
     if kind is LoopChoice:
+        if not re.fullmatch(r"[a-z]+(:\d{1,4}){1,2}", text):
+            raise ValueError("write fixed:8, uniform:1:10, poisson:5 or schedule:10:1")
         name, *numbers = text.split(":")
         return LoopChoice(kind=name, low=int(numbers[0]) if len(numbers) > 1 else 1, high=int(numbers[-1]))
     if kind in (int | None, float | None):
@@ -127,10 +131,13 @@ def _parse(kind: Any, text: str) -> Any:
     if kind == tuple[str, ...]:
         return tuple(name for name in text.split(",") if name)
     if kind == tuple[float, float]:
-        first, second = (float(number) for number in text.split(","))
-        return first, second
-    # mask rates: share:low:high, separated by commas
-    return tuple(tuple(float(number) for number in row.split(":")) for row in text.split(","))
+        if text.count(",") != 1:
+            raise ValueError("write two numbers, like 0.9,0.95")
+        return tuple(float(number) for number in text.split(","))
+    rows = [row.split(":") for row in text.split(",")]  # of mask rates
+    if any(len(row) != 3 for row in rows):
+        raise ValueError("write share:lowest:highest, like 0.5:0:1,0.5:0.5:1")
+    return tuple(tuple(float(number) for number in row) for row in rows)
 
 
 def fixed(loops: int) -> LoopChoice:
@@ -254,10 +261,10 @@ SUDOKU_25_FIRST = replace(
 )  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
-    places=7, loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0, average=0.999,
-    batch=16, mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), smallest_chain=True, equations=0.3, equations_kept=0.25,
-    others=("countdown-3",) * 6 + ("countdown-4", "countdown-5"),
-    steps=14_000, eval_every=500, eval_steps=20,
+    places=7, values=True, loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0,
+    average=0.999, batch=16, mask_rates=((0.5, 0.0, 1.0), (0.5, 0.5, 1.0)), smallest_chain=True, equations=0.3,
+    equations_kept=0.25, others=("countdown-3",) * 6 + ("countdown-4", "countdown-5"), steps=14_000,
+    eval_every=500, eval_steps=20,
 )  # fmt: skip
 COUNTDOWN_MORE = replace(
     COUNTDOWN, name="countdown-4-more", about="second stage, with --init countdown-4: more loops, more products",
@@ -270,14 +277,17 @@ COUNTDOWN_WIDE = replace(
     others=("countdown-3",) * 3 + ("countdown-4",) * 2 + ("countdown-5",) * 2, lr=1.5e-3, muon_lr=3e-3, steps=11_000,
     eval_every=2000,
 )  # fmt: skip
-TEXT = Recipe(
-    name="text8", about="characters of English", task="text8", layers=2, heads=4, width=128, loops=fixed(2),
-    optimizer="muon", lr=2e-3, muon_lr=6e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=5000,
-    eval_every=500, eval_steps=64, eval_problems=64,
+COUNTDOWN_SEARCH = replace(
+    COUNTDOWN_WIDE, name="countdown-4-search", about="fourth stage, with --init of the third: loops for the search",
+    loss="final", loops=LoopChoice(kind="uniform", low=3, high=6), equations=0.0, equations_kept=0.15,
+    whole_numbers=0.4, mask_rates=((0.2, 0.0, 0.5), (0.4, 0.5, 1.0), (0.4, 0.9, 1.0)), lr=2e-3, muon_lr=4e-3,
+    others=("countdown-3",) * 3 + ("countdown-4",) * 3 + ("countdown-5",), steps=25_000,
 )  # fmt: skip
-TEXT_WIDE = replace(
-    TEXT, name="text8-wide", about="second stage, with --init of the first, which grows", width=256, heads=8, lr=1.5e-3,
-    muon_lr=4e-3,
+TEXT = Recipe(
+    name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
+    layers=4, heads=4, width=256, loops=LoopChoice(kind="schedule", low=1, high=2), optimizer="muon", lr=2e-3,
+    muon_lr=8e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=7000, eval_every=500, eval_steps=64,
+    eval_problems=64,
 )  # fmt: skip
 CPU = (
     SUDOKU_4, SUDOKU, SUDOKU_25,
@@ -289,7 +299,8 @@ CPU = (
 
 
 OTHER_STAGES = (
-    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, COUNTDOWN_MORE, COUNTDOWN_WIDE, TEXT_WIDE,
+    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, COUNTDOWN_MORE, COUNTDOWN_WIDE,
+    COUNTDOWN_SEARCH,
 )  # fmt: skip
 
 

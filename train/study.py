@@ -90,7 +90,7 @@ def trained(recipe: Recipe, updates: int, seed: int, settings: Settings) -> Path
     run = Run(out=folder, steps=updates, resume=(folder / STATE).exists(), data=settings.data, seed=seed)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        progress = train(recipe, run, lambda model: {})  # judged afterwards, on the study's own problems
+        progress = train(recipe, run, lambda model, loops: {})  # judged afterwards, on the study's own problems
     finally:
         for number, handler in before.items():  # the trainer catches both, to stop between updates
             signal.signal(number, handler)

@@ -29,6 +29,8 @@ class Task(Protocol):
     def length(self) -> int: ...
     @property
     def grid(self) -> tuple[int, int] | None: ...
+    @property
+    def steps(self) -> int: ...  # denoising steps to start with: more gain little
 
     def encode(self, problem: str) -> list[int]:
         """Tokens of a problem, with the mask where the model is to fill in; ValueError says what is wrong."""

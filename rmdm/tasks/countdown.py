@@ -74,6 +74,7 @@ def follow(numbers: list[int], lines: list[str]) -> list[Step]:
 
 class Countdown:
     grid = None
+    steps = 30
     symbols = SYMBOLS
     mask = SYMBOLS.index("_")
 

@@ -32,6 +32,8 @@ class Sudoku:
     That is practice for the larger board with all of them: its ways are learned there at a fraction of the cost.
     """
 
+    steps = 10
+
     def __init__(self, size: int, digits: int | None = None) -> None:
         self.size, self.digits = size, digits or size
         self.grid = block_shape(size)
