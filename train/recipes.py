@@ -254,6 +254,10 @@ SUDOKU_25 = replace(
     loops=LoopChoice(kind="uniform", low=2, high=5), mask_rates=((0.5, 0.3, 0.75), (0.5, 0.6, 0.95)), batch=8,
     steps=3600, eval_every=500, eval_problems=32, eval_mask=0.7,
 )  # fmt: skip
+SUDOKU_25_MORE = replace(
+    SUDOKU_25, name="sudoku-25x25-more", about="last stage of 25x25, with --init sudoku-25x25: the same, more gently",
+    lr=1.5e-3, muon_lr=3e-3, steps=4000, eval_every=1000, eval_mask=0.8,
+)  # fmt: skip
 SUDOKU_25_FIRST = replace(
     SUDOKU_25, name="sudoku-25x25-first", about="first stage of 25x25: practice on boards with 9 of its digits",
     task="sudoku-9x9-of-25", open_bands=0.8, loops=LoopChoice(kind="uniform", low=2, high=4),
@@ -299,8 +303,8 @@ CPU = (
 
 
 OTHER_STAGES = (
-    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, COUNTDOWN_MORE, COUNTDOWN_WIDE,
-    COUNTDOWN_SEARCH,
+    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, SUDOKU_25_MORE, COUNTDOWN_MORE,
+    COUNTDOWN_WIDE, COUNTDOWN_SEARCH,
 )  # fmt: skip
 
 
