@@ -55,7 +55,7 @@ def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
     loops, steps = max(2, shelf.loops(base)), shelf.task(base).steps
     many = [base, steps, str(loops)]
     table = {f"One loop against {loops}": [base, steps, "1", *many]}
-    for kind, words in (("shallow", "the block once"), ("deep", f"about {loops} times the parameters")):
+    for kind, words in (("shallow", "the block once"), ("deep", "more layers, no loops")):
         if f"{base}-{kind}" in shelf.configs:
             table[f"Recursive against {kind} ({words})"] = [*many, f"{base}-{kind}", steps, "1"]
     table["Few steps, many loops against many steps, one loop"] = [base, 5, str(loops), base, min(64, 5 * loops), "1"]

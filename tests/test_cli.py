@@ -46,7 +46,7 @@ def test_solve_as_json(
     assert "_" not in result["solution"]
 
 
-@pytest.mark.parametrize(("name", "steps"), [("sudoku-4x4", 10), ("countdown-3", 30)])
+@pytest.mark.parametrize(("name", "steps"), [("sudoku-4x4", 10), ("countdown-3", 20)])
 def test_each_task_has_its_own_number_of_steps(
     checkpoints: Path, capsys: pytest.CaptureFixture[str], name: str, steps: int
 ) -> None:

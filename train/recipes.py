@@ -254,10 +254,6 @@ SUDOKU_25 = replace(
     loops=LoopChoice(kind="uniform", low=2, high=5), mask_rates=((0.5, 0.3, 0.75), (0.5, 0.6, 0.95)), batch=8,
     steps=3600, eval_every=500, eval_problems=32, eval_mask=0.7,
 )  # fmt: skip
-SUDOKU_25_MORE = replace(
-    SUDOKU_25, name="sudoku-25x25-more", about="last stage of 25x25, with --init sudoku-25x25: the same, more gently",
-    lr=1.5e-3, muon_lr=3e-3, steps=4000, eval_every=1000, eval_mask=0.8,
-)  # fmt: skip
 SUDOKU_25_FIRST = replace(
     SUDOKU_25, name="sudoku-25x25-first", about="first stage of 25x25: practice on boards with 9 of its digits",
     task="sudoku-9x9-of-25", open_bands=0.8, loops=LoopChoice(kind="uniform", low=2, high=4),
@@ -287,6 +283,11 @@ COUNTDOWN_SEARCH = replace(
     whole_numbers=0.4, mask_rates=((0.2, 0.0, 0.5), (0.4, 0.5, 1.0), (0.4, 0.9, 1.0)), lr=2e-3, muon_lr=4e-3,
     others=("countdown-3",) * 3 + ("countdown-4",) * 3 + ("countdown-5",), steps=25_000,
 )  # fmt: skip
+COUNTDOWN_LOOPS = replace(
+    COUNTDOWN_SEARCH, name="countdown-4-loops", about="fifth stage, with --init of the fourth: up to 20 loops",
+    loops=LoopChoice(kind="uniform", low=6, high=20), products=0.3, equations_kept=0.05, lr=1e-3, muon_lr=2e-3,
+    others=("countdown-3",) * 3 + ("countdown-4",) * 3 + ("countdown-5",) * 2, steps=8500,
+)  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
     layers=4, heads=4, width=256, loops=LoopChoice(kind="schedule", low=1, high=2), optimizer="muon", lr=2e-3,
@@ -303,8 +304,8 @@ CPU = (
 
 
 OTHER_STAGES = (
-    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, SUDOKU_25_MORE, COUNTDOWN_MORE,
-    COUNTDOWN_WIDE, COUNTDOWN_SEARCH,
+    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_25_FIRST, COUNTDOWN_MORE, COUNTDOWN_WIDE,
+    COUNTDOWN_SEARCH, COUNTDOWN_LOOPS,
 )  # fmt: skip
 
 

@@ -28,15 +28,15 @@ EVALUATIONS = {
     "sudoku-25x25-70": "sudoku-25x25 --mask 0.7 --steps 5 --loops 8",
     "sudoku-25x25-80": "sudoku-25x25 --mask 0.8 --steps 5 --loops 8 --n 500",
     "sudoku-25x25-80-more": "sudoku-25x25 --mask 0.8 --steps 10 --loops 8 --n 300",
-    "countdown-3": "countdown-4 --task countdown-3 --steps 30 --loops 6",
-    "countdown-4": "countdown-4 --steps 30 --loops 6",
-    "countdown-5": "countdown-4 --task countdown-5 --steps 30 --loops 6",
-    "countdown-3-shallow": "countdown-4-shallow --task countdown-3 --steps 30 --loops 1",
-    "countdown-4-shallow": "countdown-4-shallow --steps 30 --loops 1",
-    "countdown-5-shallow": "countdown-4-shallow --task countdown-5 --steps 30 --loops 1",
-    "countdown-3-deep": "countdown-4-deep --task countdown-3 --steps 30 --loops 1",
-    "countdown-4-deep": "countdown-4-deep --steps 30 --loops 1",
-    "countdown-5-deep": "countdown-4-deep --task countdown-5 --steps 30 --loops 1",
+    "countdown-3": "countdown-4 --task countdown-3 --steps 20 --loops 20 --n 500",
+    "countdown-4": "countdown-4 --steps 20 --loops 20 --n 500",
+    "countdown-5": "countdown-4 --task countdown-5 --steps 20 --loops 20 --n 500",
+    "countdown-3-shallow": "countdown-4-shallow --task countdown-3 --steps 20 --loops 1",
+    "countdown-4-shallow": "countdown-4-shallow --steps 20 --loops 1",
+    "countdown-5-shallow": "countdown-4-shallow --task countdown-5 --steps 20 --loops 1",
+    "countdown-3-deep": "countdown-4-deep --task countdown-3 --steps 20 --loops 1",
+    "countdown-4-deep": "countdown-4-deep --steps 20 --loops 1",
+    "countdown-5-deep": "countdown-4-deep --task countdown-5 --steps 20 --loops 1",
     "text8": "text8 --data {data} --steps 64 --loops 2 --n 200",
 }
 # Tables over steps and loops: a recursive model, then the twins that were trained without loops.
@@ -52,9 +52,9 @@ GRIDS = {
         "countdown-3-deep-grid": "countdown-4-deep --task countdown-3 --n 100 --steps 1,5,20 --loops 1",
     },
     "countdown-4": {
-        "countdown-4-grid": "countdown-4 --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32",
-        "countdown-4-shallow-grid": "countdown-4-shallow --n 100 --steps 1,5,20 --loops 1",
-        "countdown-4-deep-grid": "countdown-4-deep --n 100 --steps 1,5,20 --loops 1",
+        "countdown-4-grid": "countdown-4 --n 50 --steps 1,5,20 --loops 1,2,4,8,16,32",
+        "countdown-4-shallow-grid": "countdown-4-shallow --n 50 --steps 1,5,20 --loops 1",
+        "countdown-4-deep-grid": "countdown-4-deep --n 50 --steps 1,5,20 --loops 1",
     },
 }
 COMMANDS = EVALUATIONS | {name: command for grid in GRIDS.values() for name, command in grid.items()}

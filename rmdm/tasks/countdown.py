@@ -74,7 +74,7 @@ def follow(numbers: list[int], lines: list[str]) -> list[Step]:
 
 class Countdown:
     grid = None
-    steps = 30
+    steps = 20
     symbols = SYMBOLS
     mask = SYMBOLS.index("_")
 
