@@ -46,11 +46,6 @@ GRIDS = {
         "sudoku-9x9-shallow-grid": "sudoku-9x9-shallow --clues 30-36 --n 100 --steps 1,5,20 --loops 1",
         "sudoku-9x9-deep-grid": "sudoku-9x9-deep --clues 30-36 --n 100 --steps 1,5,20 --loops 1",
     },
-    "countdown-3": {
-        "countdown-3-grid": "countdown-4 --task countdown-3 --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32",
-        "countdown-3-shallow-grid": "countdown-4-shallow --task countdown-3 --n 100 --steps 1,5,20 --loops 1",
-        "countdown-3-deep-grid": "countdown-4-deep --task countdown-3 --n 100 --steps 1,5,20 --loops 1",
-    },
     "countdown-4": {
         "countdown-4-grid": "countdown-4 --n 50 --steps 1,5,20 --loops 1,2,4,8,16,32",
         "countdown-4-shallow-grid": "countdown-4-shallow --n 50 --steps 1,5,20 --loops 1",
