@@ -181,6 +181,17 @@ def test_hard_puzzles_take_more_than_singles():
         assert task.solutions(puzzle, 2) == [solution]
 
 
+def test_puzzles_may_start_where_singles_end():
+    task = get_task("sudoku-9x9")
+    recipe = get_recipe("sudoku-9x9-wide").with_settings(["batch=8", "puzzles=1", "singles=1"])
+    [batch] = Data(recipe, 100, 0).make(0)
+    rows = zip(batch.noisy.tolist(), batch.targets.tolist(), strict=True)
+    stuck = [(noisy, target) for noisy, target in rows if task.by_singles(noisy) == noisy]
+    assert len(stuck) >= 6  # a board that is held out leaves its place to one with random blanks
+    for noisy, target in stuck:
+        assert task.solutions(noisy, 2) == [target]
+
+
 def test_puzzles_of_a_file_are_learned_and_bad_files_named(tmp_path, capsys):
     puzzle = minimal_puzzle("sudoku-9x9", 3)[0].tolist()
     file = tmp_path / "puzzles.txt"

@@ -129,10 +129,15 @@ class Data:
             numbers = rng.integers(min(64 + 2 * step, PUZZLE_BANK), size=count)
             pairs = [minimal_puzzle(task.name, int(number), self.recipe.hard_puzzles) for number in numbers]
             puzzles, boards = np.stack(pairs, axis=1)
+        # A sampler writes down first what is easy. What is left to it then is a board as singles leave it, not one with
+        # digits of the solution here and there.
+        easy = rng.random(count) < self.recipe.singles if self.recipe.singles else np.zeros(count, dtype=bool)
+        for row in np.flatnonzero(easy):
+            puzzles[row] = task.by_singles(puzzles[row].tolist())
         seed = rng.integers(2**62)  # twice the same stream: one symmetry for the boards and their blanks
         boards = task.shuffle(boards, np.random.default_rng(seed))
         blanks = task.shuffle((puzzles == 0).astype(np.int64), np.random.default_rng(seed)) > 0
-        way = rng.uniform(0, 0.6, size=(count, 1)) * (rng.random((count, 1)) < 0.7)
+        way = rng.uniform(0, 0.6, size=(count, 1)) * (rng.random((count, 1)) < 0.7) * ~easy[:, None]
         hidden = blanks & (rng.random(blanks.shape) >= way)
         hidden[:, 0] |= ~hidden.any(axis=1)
         keep = torch.from_numpy(~task.held_out(boards))[:, None]

@@ -38,6 +38,7 @@ class Recipe:
     puzzles: float = 0.0  # Sudoku: share of the batch that are minimal puzzles on their way to a solution
     open_bands: float = 0.0  # Sudoku: share of the rows in which some bands or stacks of blocks are given whole
     hard_puzzles: bool = False  # ... and of these only the ones that singles alone do not solve
+    singles: float = 0.0  # ... and the share of them in which all that singles fill is given
     first_solution: bool = False  # Sudoku 4x4: of several solutions the first in reading order is the target
     smallest_chain: bool = False  # Countdown: of several chains the one with the smallest results is the target
     products: float = 0.0  # Countdown: of the chains without a product, the share that is drawn again
@@ -75,8 +76,8 @@ class Recipe:
         for share, low, high in self.mask_rates:
             if not (0 < share <= 1 and 0 <= low <= high <= 1):
                 raise ValueError(f"mask rates {(share, low, high)} are not (share, lowest, highest) within 0 to 1")
-        if any(not 0 <= share <= 1 for share in (self.puzzles, self.equations, self.equations_kept)):
-            raise ValueError("puzzles, equations and equations_kept are shares, from 0 to 1")
+        if any(not 0 <= share <= 1 for share in (self.puzzles, self.singles, self.equations, self.equations_kept)):
+            raise ValueError("puzzles, singles, equations and equations_kept are shares, from 0 to 1")
         if not 0 <= self.average < 1:
             raise ValueError(f"average {self.average} is not a decay from 0 to below 1")
         loop_weights(self.loss, 1)  # knows which losses there are
@@ -94,7 +95,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
         younger = ("places", "values", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
-                   "equations_kept", "float32", "open_bands")  # fmt: skip
+                   "equations_kept", "float32", "open_bands", "singles")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 
