@@ -20,6 +20,7 @@ import train.data as data_module
 import train.loop
 import train.state
 from rmdm.cost import training_flops
+from rmdm.model import Denoiser
 from rmdm.problems import read_problems
 from rmdm.tasks import get_task
 from rmdm.tasks.countdown import STEP, SYMBOLS, apply
@@ -179,6 +180,26 @@ def test_hard_puzzles_take_more_than_singles():
         puzzle, solution = minimal_puzzle("sudoku-9x9", number, hard=True).tolist()
         assert not all(task.by_singles(puzzle))
         assert task.solutions(puzzle, 2) == [solution]
+
+
+def test_what_the_model_is_surest_of_may_be_given_before_it_learns():
+    recipe = get_recipe("countdown-4-loops").with_settings(["batch=8", "surest_given=1", "equations_kept=0"])
+    model, task = Denoiser(recipe.config()), get_task("countdown-4")
+    [batch] = Data(recipe, 100, 0).make(3)
+    assert batch.given is not None
+    assert (batch.noisy == task.mask).sum() == batch.masked.sum()
+    after = Trainee(model, recipe).with_surest(batch, batch.given)
+    given = batch.masked & ~after.masked
+    assert given.sum(dim=1).tolist() == (batch.given * batch.masked.sum(dim=1)).long().tolist()
+    assert after.masked.any(dim=1).all()
+    assert torch.equal(after.noisy, torch.where(after.masked, task.mask, batch.targets))
+    with torch.no_grad():
+        *_, logits = model(batch.noisy, batch.loops)
+    logits[..., task.mask] = -torch.inf
+    sure = logits.softmax(dim=-1).amax(dim=-1)
+    for row in range(len(sure)):
+        if given[row].any():
+            assert sure[row][given[row]].min() >= sure[row][after.masked[row]].max()
 
 
 def test_puzzles_may_start_where_singles_end():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rmdm.config import ModelConfig
-from rmdm.cost import training_flops
+from rmdm.cost import forward_flops, training_flops
 from rmdm.diffusion import mask_tokens
 from rmdm.problems import read_problems
 from rmdm.tasks import Task, get_task
@@ -34,11 +34,13 @@ class Batch:
     targets: Tensor  # (B, N)
     masked: Tensor  # (B, N) bool, where the loss counts
     loops: int
+    given: Tensor | None = None  # (B,), the share of the masks that the model fills in by itself before it learns
 
     def flops(self, config: ModelConfig, gradient_loops: int | None) -> int:
         """Of learning from it; a shorter task's rows are shorter than the model's."""
         shape = replace(config, length=self.noisy.shape[1])
-        return len(self.noisy) * training_flops(shape, self.loops, gradient_loops)
+        first = 0 if self.given is None else forward_flops(shape, self.loops)
+        return len(self.noisy) * (first + training_flops(shape, self.loops, gradient_loops))
 
 
 class Data:
@@ -87,11 +89,16 @@ class Data:
             if isinstance(task, Countdown) and rng.random() < PADDED:
                 tokens, region = _padded(tokens, region, self.tasks[0])
             forced = np.zeros_like(region)
+        given = None
+        if recipe.surest_given and not forced.any() and rng.random() < recipe.surest_given:
+            given = torch.from_numpy(rng.random(count)).float()
         shares = np.array([share for share, _, _ in recipe.mask_rates])
         row = rng.choice(len(shares), size=count, p=shares / shares.sum())
         low, high = np.array([rates[1:] for rates in recipe.mask_rates])[row].T
         if forced.any():
             low, high = 0 * low, 0 * high + EQUATION_RATE
+        if given is not None and isinstance(task, Countdown):
+            low = high = np.ones(count)  # a problem as it is posed; `given` says how far its sampler has come
         # Uniform for each row, and spread over all of them: less noise from batch to batch.
         even = (rng.permutation(count) + rng.random(count)) / count
         rate = torch.from_numpy(low + (high - low) * even).float()
@@ -111,7 +118,7 @@ class Data:
             targets = torch.from_numpy(task.first_solutions(noisy.numpy()))
         if forced.any():
             noisy = torch.where(torch.from_numpy(forced), task.mask, noisy)
-        return Batch(noisy, targets, noisy == task.mask, loops)
+        return Batch(noisy, targets, noisy == task.mask, loops, given)
 
     def _mix_puzzles(
         self, task: Sudoku, targets: Tensor, noisy: Tensor, step: int, rng: np.random.Generator

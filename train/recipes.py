@@ -35,6 +35,7 @@ class Recipe:
     save_memory: bool = False
     # the data: rows of mask rates (share of the batch, lowest, highest), uniform in between
     mask_rates: tuple[tuple[float, float, float], ...] = ((1.0, 0.0, 1.0),)
+    surest_given: float = 0.0  # share of the batches in which the tokens that the model is surest of are given
     puzzles: float = 0.0  # Sudoku: share of the batch that are minimal puzzles on their way to a solution
     open_bands: float = 0.0  # Sudoku: share of the rows in which some bands or stacks of blocks are given whole
     hard_puzzles: bool = False  # ... and of these only the ones that singles alone do not solve
@@ -76,8 +77,9 @@ class Recipe:
         for share, low, high in self.mask_rates:
             if not (0 < share <= 1 and 0 <= low <= high <= 1):
                 raise ValueError(f"mask rates {(share, low, high)} are not (share, lowest, highest) within 0 to 1")
-        if any(not 0 <= share <= 1 for share in (self.puzzles, self.singles, self.equations, self.equations_kept)):
-            raise ValueError("puzzles, singles, equations and equations_kept are shares, from 0 to 1")
+        for name in ("surest_given", "puzzles", "singles", "equations", "equations_kept"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is not a share from 0 to 1")
         if not 0 <= self.average < 1:
             raise ValueError(f"average {self.average} is not a decay from 0 to below 1")
         loop_weights(self.loss, 1)  # knows which losses there are
@@ -95,7 +97,8 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
         younger = ("places", "values", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
-                   "equations_kept", "float32", "open_bands", "singles")  # fmt: skip
+                   "equations_kept", "float32", "open_bands", "singles",
+                   "surest_given")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
 

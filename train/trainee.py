@@ -1,11 +1,15 @@
 """What is trained: the model with its loss as one call, the average of its weights, and a warm start."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from rmdm import checkpoint
 from rmdm.diffusion import loop_weights, masked_cross_entropy
 from rmdm.model import Denoiser
+from rmdm.sampler import log_probabilities, pick
+from rmdm.tasks import get_task
 from train.data import Batch
 from train.devices import Place, fast_bfloat16
 from train.grow import widened
@@ -18,18 +22,35 @@ class Trainee(nn.Module):
     def __init__(self, model: Denoiser, recipe: Recipe) -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
+        self.mask = get_task(recipe.task).mask
         self.mixed = not recipe.float32 and fast_bfloat16(next(model.parameters()).device)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, and the cross entropy after each loop (L,)."""
         recipe = self.recipe
         with torch.autocast(batch.noisy.device.type, torch.bfloat16, enabled=self.mixed):
+            if batch.given is not None:
+                batch = self.with_surest(batch, batch.given)
             predictions = self.model(
                 batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
             )
             losses = torch.stack([masked_cross_entropy(logits, batch.targets, batch.masked) for logits in predictions])
         weights = loop_weights(recipe.loss, batch.loops, recipe.alpha, recipe.last).to(losses.device)
         return (weights * losses).sum(), losses.detach()
+
+    @torch.no_grad()
+    def with_surest(self, batch: Batch, share: Tensor) -> Batch:
+        """The batch as a sampler that has made no mistake would have left it.
+
+        It commits what it is surest of, so that is what it goes on from: easy tokens, and no random ones that give an
+        answer away. At least one token of a row stays masked, since a share is below 1.
+        """
+        for logits in self.model(batch.noisy, batch.loops):  # noqa: B007
+            pass
+        log_p, masked = log_probabilities(logits, self.mask, 0.0), batch.masked.cpu()
+        picked = pick(log_p.amax(dim=-1), masked, (share.cpu() * masked.sum(dim=1)).long()).to(batch.noisy.device)
+        noisy = torch.where(picked, batch.targets, batch.noisy)
+        return replace(batch, noisy=noisy, masked=batch.masked & ~picked)
 
 
 class Average:
@@ -53,10 +74,12 @@ class Average:
 
 def own_rows(batch: Batch, place: Place) -> Batch:
     """This process's rows of a global batch."""
-    noisy, targets, masked = (
-        rows[place.rank :: place.world].to(place.device) for rows in (batch.noisy, batch.targets, batch.masked)
-    )
-    return Batch(noisy, targets, masked, batch.loops)
+
+    def own(rows: Tensor) -> Tensor:
+        return rows[place.rank :: place.world].to(place.device)
+
+    given = None if batch.given is None else own(batch.given)
+    return Batch(own(batch.noisy), own(batch.targets), own(batch.masked), batch.loops, given)
 
 
 def warm_start(model: Denoiser, source: str) -> None:
