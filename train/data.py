@@ -91,7 +91,7 @@ class Data:
             forced = np.zeros_like(region)
         given = None
         if recipe.surest_given and not forced.any() and rng.random() < recipe.surest_given:
-            given = torch.from_numpy(rng.random(count)).float()
+            given = torch.from_numpy(rng.random(count) ** 2).float()  # most of them early, where the choices are made
         shares = np.array([share for share, _, _ in recipe.mask_rates])
         row = rng.choice(len(shares), size=count, p=shares / shares.sum())
         low, high = np.array([rates[1:] for rates in recipe.mask_rates])[row].T
