@@ -112,7 +112,7 @@ class Data:
             opened = torch.from_numpy(_open_bands(task, count, rng) & (rng.random((count, 1)) < recipe.open_bands))
             noisy = torch.where(opened, targets, noisy)
         if recipe.puzzles and isinstance(task, Sudoku):
-            targets, noisy = self._mix_puzzles(task, targets, noisy, step, rng)
+            targets, noisy = self._mix_puzzles(task, targets, noisy, step, rng, as_posed=given is not None)
         if recipe.first_solution and isinstance(task, Sudoku):
             # One step fills all cells at once: no coin is tossed that they all see, so the choice must be a rule.
             targets = torch.from_numpy(task.first_solutions(noisy.numpy()))
@@ -121,9 +121,10 @@ class Data:
         return Batch(noisy, targets, noisy == task.mask, loops, given)
 
     def _mix_puzzles(
-        self, task: Sudoku, targets: Tensor, noisy: Tensor, step: int, rng: np.random.Generator
+        self, task: Sudoku, targets: Tensor, noisy: Tensor, step: int, rng: np.random.Generator, *, as_posed: bool
     ) -> tuple[Tensor, Tensor]:
-        """Replaces the last rows by the puzzles of a file, or by minimal ones, some already a part of the way.
+        """Replaces the last rows by the puzzles of a file, or by minimal ones, some of them (unless all are to stay as
+        they are posed) already a part of the way.
 
         The bank of minimal puzzles grows by two puzzles a step, so that no run waits for it.
         """
@@ -138,13 +139,16 @@ class Data:
             puzzles, boards = np.stack(pairs, axis=1)
         # A sampler writes down first what is easy. What is left to it then is a board as singles leave it, not one with
         # digits of the solution here and there.
-        easy = rng.random(count) < self.recipe.singles if self.recipe.singles else np.zeros(count, dtype=bool)
+        easy = np.zeros(count, dtype=bool)
+        if self.recipe.singles and not as_posed:
+            easy = rng.random(count) < self.recipe.singles
         for row in np.flatnonzero(easy):
             puzzles[row] = task.by_singles(puzzles[row].tolist())
         seed = rng.integers(2**62)  # twice the same stream: one symmetry for the boards and their blanks
         boards = task.shuffle(boards, np.random.default_rng(seed))
         blanks = task.shuffle((puzzles == 0).astype(np.int64), np.random.default_rng(seed)) > 0
-        way = rng.uniform(0, 0.6, size=(count, 1)) * (rng.random((count, 1)) < 0.7) * ~easy[:, None]
+        way = rng.uniform(0, 0.6, size=(count, 1)) * (rng.random((count, 1)) < 0.7)
+        way[easy | as_posed] = 0
         hidden = blanks & (rng.random(blanks.shape) >= way)
         hidden[:, 0] |= ~hidden.any(axis=1)
         keep = torch.from_numpy(~task.held_out(boards))[:, None]

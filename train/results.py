@@ -16,11 +16,11 @@ RESULTS, README = ROOT / "assets" / "results", ROOT / "README.md"
 # Settings were chosen on problems of seed 1; these are of seed 0, the default. {data}: a corpus given with --data.
 EVALUATIONS = {
     "sudoku-4x4": "sudoku-4x4 --mask 0.5 --steps 1 --loops 4,16",
-    "sudoku-9x9-easy": "sudoku-9x9 --clues 30-36 --steps 1,5 --loops 24",
-    "sudoku-9x9-easy-best": "sudoku-9x9 --clues 30-36 --steps 10 --loops 24",
+    "sudoku-9x9-easy": "sudoku-9x9 --clues 30-36 --steps 1,10 --loops 24",
     "sudoku-9x9-minimal": "sudoku-9x9 --clues 22-27 --steps 25 --loops 16",
-    "sudoku-9x9-wide-easy": "sudoku-9x9-wide --clues 30-36 --steps 1,10 --loops 24",
-    "sudoku-9x9-wide-minimal": "sudoku-9x9-wide --clues 22-27 --steps 16 --loops 24",
+    "sudoku-9x9-small-easy": "sudoku-9x9-small --clues 30-36 --steps 1,5 --loops 24",
+    "sudoku-9x9-small-easy-best": "sudoku-9x9-small --clues 30-36 --steps 10 --loops 24",
+    "sudoku-9x9-small-minimal": "sudoku-9x9-small --clues 22-27 --steps 25 --loops 16",
     "sudoku-9x9-shallow-easy": "sudoku-9x9-shallow --clues 30-36 --steps 1,5 --loops 1",
     "sudoku-9x9-shallow-minimal": "sudoku-9x9-shallow --clues 22-27 --steps 20 --loops 1",
     "sudoku-9x9-deep-easy": "sudoku-9x9-deep --clues 30-36 --steps 1,5 --loops 1",
