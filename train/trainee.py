@@ -1,12 +1,10 @@
 """What is trained: the model with its loss as one call, the average of its weights, and a warm start."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
 from rmdm import checkpoint
-from rmdm.diffusion import loop_weights, masked_cross_entropy
+from rmdm.diffusion import Denoise, loop_weights, masked_cross_entropy
 from rmdm.model import Denoiser
 from rmdm.sampler import log_probabilities, pick
 from rmdm.tasks import get_task
@@ -30,7 +28,7 @@ class Trainee(nn.Module):
         recipe = self.recipe
         with torch.autocast(batch.noisy.device.type, torch.bfloat16, enabled=self.mixed):
             if batch.given is not None:
-                batch = self.with_surest(batch, batch.given)
+                batch = with_surest(self.model, batch, self.mask)
             predictions = self.model(
                 batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
             )
@@ -38,19 +36,28 @@ class Trainee(nn.Module):
         weights = loop_weights(recipe.loss, batch.loops, recipe.alpha, recipe.last).to(losses.device)
         return (weights * losses).sum(), losses.detach()
 
-    @torch.no_grad()
-    def with_surest(self, batch: Batch, share: Tensor) -> Batch:
-        """The batch as a sampler that has made no mistake would have left it.
 
-        It commits what it is surest of, so that is what it goes on from: easy tokens, and no random ones that give an
-        answer away. At least one token of a row stays masked, since a share is below 1.
-        """
-        for logits in self.model(batch.noisy, batch.loops):  # noqa: B007
-            pass
-        log_p, masked = log_probabilities(logits, self.mask, 0.0), batch.masked.cpu()
-        picked = pick(log_p.amax(dim=-1), masked, (share.cpu() * masked.sum(dim=1)).long()).to(batch.noisy.device)
-        noisy = torch.where(picked, batch.targets, batch.noisy)
-        return replace(batch, noisy=noisy, masked=batch.masked & ~picked)
+def with_given(batch: Batch, score: Tensor) -> Batch:
+    """The batch with each row's share of its masks filled in, those with the best score (B, N) first.
+
+    At least one token of a row stays masked, since a share is below 1.
+    """
+    assert batch.given is not None
+    masked = batch.masked.cpu()
+    picked = pick(score, masked, (batch.given.cpu() * masked.sum(dim=1)).long()).to(batch.noisy.device)
+    noisy = torch.where(picked, batch.targets, batch.noisy)
+    return Batch(noisy, batch.targets, batch.masked & ~picked, batch.loops)
+
+
+@torch.no_grad()
+def with_surest(denoise: Denoise, batch: Batch, mask: int) -> Batch:
+    """The batch as a sampler that has made no mistake would have left it.
+
+    It commits what it is surest of, so that is what it goes on from: easy tokens, not random ones that give an answer
+    away.
+    """
+    *_, logits = denoise(batch.noisy, batch.loops)
+    return with_given(batch, log_probabilities(logits, mask, 0.0).amax(dim=-1))
 
 
 class Average:
