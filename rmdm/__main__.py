@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from rmdm import evaluate, terminal
-from rmdm.checkpoint import load, shipped
+from rmdm.checkpoint import BACKENDS, load, shipped
 from rmdm.metrics import WordScorer, get_scorer
 from rmdm.problems import RULE, Problems, generate, read_problems
 from rmdm.sampler import ORDERS, Decoding, Frame, sample
@@ -60,6 +60,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     _decoding_options(command)
     command.add_argument("--runs", type=int, default=1, help="sets of n problems, each with its own seed (default 1)")
     command.add_argument("--threads", type=int, help="threads for the computation")
+    says = "of a checkpoint; onnx is the fastest on a CPU (default: eager)"
+    command.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help=says)
     command.add_argument("--scorer", default=WordScorer.name, help="text: wordsegment, or EleutherAI/gpt-j-6b")
     command.add_argument("--json", metavar="OUT", help="write the rows as JSON; - for standard output")
     command.add_argument("--plot", metavar="OUT.png", help="write a heat map over steps and loops")
@@ -176,7 +178,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
             raise ValueError(f"there is no folder for {out}")
     if arguments.plot and not arguments.plot.endswith(".png"):
         raise ValueError(f"the plot {arguments.plot} must end in .png")
-    model = load(arguments.checkpoint)
+    model = load(arguments.checkpoint, backend=arguments.backend)
     task = task_within(model.task, arguments.task) if arguments.task else model.task
     decoding = _decoding(arguments, task)
     steps, loops = arguments.steps or [task.steps], arguments.loops or [model.config.loops]

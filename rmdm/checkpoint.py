@@ -100,7 +100,9 @@ def load(source: str | Path, checkpoints: str | Path | None = None, backend: str
     if backend == "compiled":
         return backends.compiled(found)
     assert found.path is not None
-    return backends.open_file(backends.shipped_graph(found.path, found.name))
+    graph = backends.open_file(backends.shipped_graph(found.path, found.name))
+    graph.name = found.name  # whose graph it is; the backend says that it is one
+    return graph
 
 
 def _find(source: str | Path, checkpoints: str | Path | None) -> Loaded:

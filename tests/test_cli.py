@@ -138,6 +138,17 @@ def test_one_model_solves_with_3_4_and_5_numbers(numbers: str, joint: Path, caps
     assert json.loads(out)["solution"].startswith(f"{numbers}=50\n")
 
 
+def test_evaluate_by_another_backend_gives_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {}
+    for backend in ("eager", "onnx"):
+        command = ["evaluate", "sudoku-4x4", "--mask", "0.5", "--n", "40", "--steps", "1", "--loops", "4"]
+        assert main([*command, "--backend", backend, "--json", "-"]) == 0
+        [rows[backend]] = json.loads(capsys.readouterr().out)
+    assert rows["eager"]["metrics"] == rows["onnx"]["metrics"]
+    assert rows["eager"]["checkpoint"] == rows["onnx"]["checkpoint"] == "sudoku-4x4"
+    assert rows["onnx"]["backend"] == "ONNX Runtime, CPU, fp32" != rows["eager"]["backend"]
+
+
 def test_evaluate_another_task_that_fits(joint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("evaluate", joint / "countdown-4", "--n", 3, "--steps", 2, "--loops", 1, "--json", "-")
     for options, task in (([], "countdown-4"), (["--task", "countdown-3"], "countdown-3")):
