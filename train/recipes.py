@@ -225,7 +225,7 @@ def _paper() -> list[Recipe]:
 # --- the CPU recipes, tuned on two cores ------------------------------------------------------------------------
 
 SUDOKU = Recipe(
-    name="sudoku-9x9", about="the shipped solver: one layer, unit heads", task="sudoku-9x9", layers=1, heads=4,
+    name="sudoku-9x9", about="the solvers' first stage: one layer, unit heads", task="sudoku-9x9", layers=1, heads=4,
     width=128, attention="units", loops=fixed(10), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=100,
     min_lr_ratio=0.0, average=0.998, batch=32, mask_rates=((0.85, 0.4, 0.75), (0.15, 0.0, 1.0)), puzzles=0.5,
     steps=4000, eval_every=500,
@@ -250,6 +250,11 @@ SUDOKU_WIDE = replace(
 SUDOKU_THROUGH = replace(
     SUDOKU_WIDE, name="sudoku-9x9-through", about="sixth stage, with --init of the fifth: gradients through all loops",
     loops=LoopChoice(kind="uniform", low=10, high=22), gradient_loops=None, loss="weighted-linear", singles=0.5,
+    steps=6000,
+)  # fmt: skip
+SUDOKU_SUREST = replace(
+    SUDOKU_THROUGH, name="sudoku-9x9-surest", about="seventh stage, with --init of the sixth: from where a sampler is",
+    loops=LoopChoice(kind="uniform", low=12, high=24), singles=0.4, surest_given=0.4, lr=1e-3, muon_lr=2e-3, steps=3300,
 )  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
@@ -266,11 +271,6 @@ SUDOKU_25_FIRST = replace(
     SUDOKU_25, name="sudoku-25x25-first", about="first stage of 25x25: practice on boards with 9 of its digits",
     task="sudoku-9x9-of-25", open_bands=0.8, loops=LoopChoice(kind="uniform", low=2, high=4),
     mask_rates=((1.0, 0.5, 0.95),), batch=32, steps=1200,
-)  # fmt: skip
-SUDOKU_25_MORE = replace(
-    SUDOKU_25, name="sudoku-25x25-more", about="third stage of 25x25, with --init of the second: more loops",
-    loops=LoopChoice(kind="uniform", low=4, high=8), loss="weighted-linear", open_bands=0.3, lr=1.5e-3, muon_lr=3e-3,
-    mask_rates=((0.3, 0.3, 0.75), (0.7, 0.6, 0.92)), eval_mask=0.8, steps=1700,
 )  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
@@ -305,7 +305,7 @@ COUNTDOWN_SUREST = replace(
     COUNTDOWN_LOOPS, name="countdown-4-surest", about="sixth stage, with --init of the fifth: from where a sampler is",
     loops=LoopChoice(kind="uniform", low=6, high=14), gradient_loops=None, surest_given=0.7,
     mask_rates=((0.2, 0.0, 1.0), (0.8, 0.95, 1.0)),
-    others=("countdown-3",) * 2 + ("countdown-4",) * 3 + ("countdown-5",) * 3, steps=4500,
+    others=("countdown-3",) * 2 + ("countdown-4",) * 3 + ("countdown-5",) * 3, steps=4000,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
@@ -323,7 +323,7 @@ CPU = (
 
 
 OTHER_STAGES = (
-    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_25_FIRST, SUDOKU_25_MORE,
+    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_SUREST, SUDOKU_25_FIRST,
     COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS, COUNTDOWN_SUREST,
 )  # fmt: skip
 
