@@ -31,7 +31,7 @@ from train.data import Batch, Data, minimal_puzzle
 from train.optim import Muon, lr_factor, orthogonalise
 from train.recipes import RECIPES, get_recipe
 from train.state import read_log
-from train.trainee import Trainee, with_surest
+from train.trainee import Trainee, certainty, with_given
 
 SMALL = ["compile=false", "width=16", "eval_every=1000", "eval_problems=4"]
 
@@ -188,7 +188,7 @@ def test_what_the_model_is_surest_of_may_be_given_before_it_learns():
     [batch] = Data(recipe, 100, 0).make(3)
     assert batch.given is not None
     assert (batch.noisy == task.mask).sum() == batch.masked.sum()
-    after = with_surest(model, batch, task.mask)
+    after = with_given(batch, certainty(model, batch.noisy, batch.loops, task.mask))
     given = batch.masked & ~after.masked
     assert given.sum(dim=1).tolist() == (batch.given * batch.masked.sum(dim=1)).long().tolist()
     assert after.masked.any(dim=1).all()

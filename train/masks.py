@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rmdm.checkpoint import Loaded, load, write_atomically
+from rmdm.evaluate import CHUNK
 from rmdm.metrics import wilson
 from rmdm.problems import generate
 from rmdm.sampler import log_probabilities
@@ -23,11 +24,10 @@ from rmdm.tasks import Task
 from rmdm.tasks.countdown import Countdown
 from rmdm.tasks.sudoku import Sudoku
 from train.data import Batch
-from train.trainee import with_given, with_surest
+from train.trainee import certainty, with_given
 
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 CLUES = (22, 27)
-CHUNK = 64
 
 
 def questions(task: Task, count: int, seed: int) -> tuple[Tensor, Tensor, str]:
@@ -52,27 +52,29 @@ def measure(model: Loaded, count: int, loops: int, seed: int) -> list[dict[str, 
     """For each share, and each way to choose what is given: how many are then right in one step."""
     task = model.task
     posed, answers, description = questions(task, count, seed)
-    rows = []
-    for share in tqdm(SHARES, desc=model.name, disable=None, leave=False):
-        solved = {"surest": 0, "random": 0}
-        for start in range(0, count, CHUNK):
-            noisy, targets = posed[start : start + CHUNK], answers[start : start + CHUNK]
+    solved = {(share, way): 0 for share in SHARES for way in ("surest", "random")}
+    for start in tqdm(range(0, count, CHUNK), desc=model.name, disable=None, leave=False):
+        noisy, targets = posed[start : start + CHUNK], answers[start : start + CHUNK]
+        scores = {
+            "surest": certainty(model, noisy, loops, task.mask),
+            "random": torch.rand(noisy.shape, generator=torch.Generator().manual_seed(seed + start)),
+        }
+        for share, way in solved:
             batch = Batch(noisy, targets, noisy == task.mask, loops, torch.full((len(noisy),), share))
-            chance = torch.rand(noisy.shape, generator=torch.Generator().manual_seed(seed + start))
-            for way in solved:
-                left = with_surest(model, batch, task.mask) if way == "surest" else with_given(batch, chance)
-                *_, logits = model(left.noisy, loops)
-                guess = log_probabilities(logits, task.mask, 0.0).argmax(dim=-1)
-                filled = torch.where(left.masked, guess, left.noisy)
-                checks = zip(noisy.tolist(), filled.tolist(), strict=True)
-                solved[way] += sum(task.check(problem, answer).valid for problem, answer in checks)
-        for way, right in solved.items():
-            low, high = wilson(right, count)
-            rows.append({
-                "checkpoint": model.name, "task": task.name, "problems": description, "n": count, "steps": 1,
-                "loops": loops, "seed": seed, "given": share, "which": way, "solved": round(right / count, 6),
-                "interval": [round(low, 6), round(high, 6)],
-            })  # fmt: skip
+            left = with_given(batch, scores[way])
+            *_, logits = model(left.noisy, loops)
+            guess = log_probabilities(logits, task.mask, 0.0).argmax(dim=-1)
+            filled = torch.where(left.masked, guess, left.noisy)
+            checks = zip(noisy.tolist(), filled.tolist(), strict=True)
+            solved[share, way] += sum(task.check(problem, answer).valid for problem, answer in checks)
+    rows = []
+    for (share, way), right in solved.items():
+        low, high = wilson(right, count)
+        rows.append({
+            "checkpoint": model.name, "task": task.name, "problems": description, "n": count, "steps": 1,
+            "loops": loops, "seed": seed, "given": share, "which": way, "solved": round(right / count, 6),
+            "interval": [round(low, 6), round(high, 6)],
+        })  # fmt: skip
     return rows
 
 

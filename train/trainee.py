@@ -28,7 +28,7 @@ class Trainee(nn.Module):
         recipe = self.recipe
         with torch.autocast(batch.noisy.device.type, torch.bfloat16, enabled=self.mixed):
             if batch.given is not None:
-                batch = with_surest(self.model, batch, self.mask)
+                batch = with_given(batch, certainty(self.model, batch.noisy, batch.loops, self.mask))
             predictions = self.model(
                 batch.noisy, batch.loops, gradient_loops=recipe.gradient_loops, save_memory=recipe.save_memory
             )
@@ -50,14 +50,13 @@ def with_given(batch: Batch, score: Tensor) -> Batch:
 
 
 @torch.no_grad()
-def with_surest(denoise: Denoise, batch: Batch, mask: int) -> Batch:
-    """The batch as a sampler that has made no mistake would have left it.
+def certainty(denoise: Denoise, tokens: Tensor, loops: int, mask: int) -> Tensor:
+    """How sure the model is of each token (B, N).
 
-    It commits what it is surest of, so that is what it goes on from: easy tokens, not random ones that give an answer
-    away.
+    A sampler commits what it is surest of and goes on from there: easy tokens, not random ones that give an answer away.
     """
-    *_, logits = denoise(batch.noisy, batch.loops)
-    return with_given(batch, log_probabilities(logits, mask, 0.0).amax(dim=-1))
+    *_, logits = denoise(tokens, loops)
+    return log_probabilities(logits, mask, 0.0).amax(dim=-1)
 
 
 class Average:
