@@ -53,7 +53,7 @@ def with_given(batch: Batch, score: Tensor) -> Batch:
 def certainty(denoise: Denoise, tokens: Tensor, loops: int, mask: int) -> Tensor:
     """How sure the model is of each token (B, N).
 
-    A sampler commits what it is surest of and goes on from there: easy tokens, not random ones that give an answer away.
+    A sampler commits what it is surest of and goes on from there: easy tokens, not random ones, which give much away.
     """
     *_, logits = denoise(tokens, loops)
     return log_probabilities(logits, mask, 0.0).amax(dim=-1)
