@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from rmdm import evaluate, terminal
-from rmdm.checkpoint import BACKENDS, load, shipped
+from rmdm.checkpoint import BACKENDS, SHARED, load, shipped
 from rmdm.metrics import WordScorer, get_scorer
 from rmdm.problems import RULE, Problems, generate, read_problems
 from rmdm.sampler import ORDERS, Decoding, Frame, sample
@@ -51,7 +51,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
     command = commands.add_parser("evaluate", help="measure a checkpoint or an export")
     command.add_argument("checkpoint", help=checkpoint)
-    says = "another task that fits the checkpoint, such as countdown-3 for one of countdown-4 (default: its own)"
+    says = "another task that fits, such as countdown-3 for countdown-4 (default: its own, or what a file has)"
     command.add_argument("--task", help=says)
     command.add_argument("--problems", metavar="FILE", help="one problem a line, instead of generated ones")
     _problem_options(command)
@@ -179,7 +179,8 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     if arguments.plot and not arguments.plot.endswith(".png"):
         raise ValueError(f"the plot {arguments.plot} must end in .png")
     model = load(arguments.checkpoint, backend=arguments.backend)
-    task = task_within(model.task, arguments.task) if arguments.task else model.task
+    named = arguments.task or (arguments.checkpoint if arguments.checkpoint in SHARED else None)
+    task = task_within(model.task, named) if named else model.task
     decoding = _decoding(arguments, task)
     steps, loops = arguments.steps or [task.steps], arguments.loops or [model.config.loops]
     for number in steps:
@@ -213,6 +214,8 @@ def _runs(arguments: argparse.Namespace, task: Task, decoding: Decoding) -> list
     if arguments.clues is not None or arguments.mask is not None:
         raise ValueError("--clues and --mask are for generated problems, not for --problems FILE")
     problems = read_problems(task, arguments.problems)
+    if arguments.task not in (None, problems.task.name):
+        raise ValueError(f"{arguments.problems} has problems of {problems.task.name}, not of {arguments.task}")
     return [problems] * (arguments.runs if decoding.temperature or decoding.order == "random" else 1)
 
 

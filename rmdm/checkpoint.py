@@ -36,6 +36,7 @@ SHIPPED = Path(__file__).resolve().parent.parent / "assets" / "checkpoints"
 WEIGHTS, CONFIG, CARD, MANIFEST = "model.safetensors", "config.json", "README.md", "manifest.json"
 BACKENDS = ("eager", "compiled", "onnx")
 EXPORTS = (".onnx", ".pt2", ".ts", ".pt")
+SHARED = {"countdown-3": "countdown-4", "countdown-5": "countdown-4"}  # one shipped model for three counts of numbers
 LARGEST_FILE = 4 * 2**30
 LARGEST_HEADER = 2**20  # names, shapes and config of 128 layers take a tenth of it
 KEY = "rmdm_config"
@@ -107,6 +108,8 @@ def load(source: str | Path, checkpoints: str | Path | None = None, backend: str
 
 def _find(source: str | Path, checkpoints: str | Path | None) -> Loaded:
     text, path = str(source), Path(source)
+    if text not in shipped(checkpoints):
+        text = SHARED.get(text, text)
     if text in shipped(checkpoints):
         return read(Path(checkpoints or SHIPPED) / text / WEIGHTS, text)
     if path.is_dir():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from rmdm.tasks import Task
+from rmdm.tasks import Task, task_for
 from rmdm.tasks.countdown import Countdown
 from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import Text8
@@ -114,7 +114,10 @@ def _problems(task: Task, made: list[tuple[str, list[int] | None]], description:
 
 
 def read_problems(task: Task, path: str | Path) -> Problems:
-    """One problem a line, `#` starts a comment line; a broken line is named by its number."""
+    """One problem a line, `#` starts a comment line; a broken line is named by its number.
+
+    For a model of several counts of numbers, the first problem says which one the file is of.
+    """
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST_FILE:
@@ -129,6 +132,8 @@ def read_problems(task: Task, path: str | Path) -> Problems:
         if not line.strip() or line.startswith("#"):
             continue
         try:
+            if not made:
+                task = task_for(task, line)
             made.append(_read_sudoku(task, line) if isinstance(task, Sudoku) else (line, None))
             task.encode(made[-1][0])
         except ValueError as error:

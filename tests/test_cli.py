@@ -156,6 +156,23 @@ def test_evaluate_another_task_that_fits(joint: Path, capsys: pytest.CaptureFixt
         assert (row["task"], row["checkpoint"]) == (task, "countdown-4")
 
 
+def test_a_file_says_how_many_numbers_its_problems_have(
+    joint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "five").write_text("# five\n15,44,79,3,8=50\n1,2,3,4,5=15\n")
+    arguments = ["evaluate", str(joint / "countdown-4"), "--problems", str(tmp_path / "five")]
+    (row,) = json.loads(run(capsys, *arguments, "--steps", 2, "--loops", 1, "--json", "-"))
+    assert (row["task"], row["n"]) == ("countdown-5", 2)
+    assert main([*arguments, "--task", "countdown-4"]) == 1
+    assert "has problems of countdown-5, not of countdown-4" in capsys.readouterr().err
+
+
+def test_the_shipped_model_of_all_counts_goes_by_each_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for task in ("countdown-3", "countdown-4", "countdown-5"):
+        (row,) = json.loads(run(capsys, "evaluate", task, "--n", 2, "--steps", 1, "--loops", 1, "--json", "-"))
+        assert (row["task"], row["checkpoint"]) == (task, "countdown-4")
+
+
 def test_evaluate_text(checkpoints: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "evaluate", checkpoints / "text8", "--data", corpus, "--n", 3, "--steps", 2, "--json", "-")
     (row,) = json.loads(out)
