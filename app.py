@@ -19,7 +19,7 @@ import gradio as gr
 from gradio.processing_utils import save_bytes_to_cache
 
 from rmdm import gif, trajectory
-from rmdm.gallery import examples, first_problem, new_problem, presets, tables, telling_example
+from rmdm.gallery import TWINS, examples, first_problem, new_problem, presets, tables, telling_example
 from rmdm.sampler import ORDERS, SCHEDULES
 from rmdm.serving import Shelf, countdown_line, endpoints, solve
 from rmdm.tasks import task_for
@@ -246,7 +246,7 @@ def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
 
 
 def compare_tab(shelf: Shelf, runs: Runs) -> None:
-    bases = [name for name in shelf.names() if not name.endswith(("-shallow", "-deep"))]
+    bases = [name for name in shelf.names() if not name.endswith(TWINS)]
     if not bases:
         gr.Markdown("There is no model in the checkpoints folder yet, so there is nothing to compare.")
         return

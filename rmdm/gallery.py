@@ -14,6 +14,7 @@ from rmdm.tasks.countdown import Countdown
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 METRICS = {"vpr": "Solved boards", "rtr": "Targets reached", "bits_per_char": "Bits a character"}
 KEYS = {"checkpoint", "steps", "loops", "metrics"}  # of a row that `python -m rmdm evaluate --json` writes
+TWINS = ("-recursive", "-shallow", "-deep")  # endings of names: trained alike, to be compared with one another
 MADE_WITH = ("task", "backend", "problems", "n", "order", "runs", "seed")
 
 
@@ -55,9 +56,11 @@ def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
     loops, steps = max(2, shelf.loops(base)), shelf.task(base).steps
     many = [base, steps, str(loops)]
     table = {f"One loop against {loops}": [base, steps, "1", *many]}
+    twin = f"{base}-recursive"  # with loops, and no more updates than its twins without
+    fair = [twin, steps, str(shelf.loops(twin))] if twin in shelf.configs else many
     for kind, words in (("shallow", "the block once"), ("deep", "more layers, no loops")):
         if f"{base}-{kind}" in shelf.configs:
-            table[f"Recursive against {kind} ({words})"] = [*many, f"{base}-{kind}", steps, "1"]
+            table[f"Recursive against {kind} ({words})"] = [*fair, f"{base}-{kind}", steps, "1"]
     table["Few steps, many loops against many steps, one loop"] = [base, 5, str(loops), base, min(64, 5 * loops), "1"]
     return table
 

@@ -272,6 +272,11 @@ SUDOKU_25_FIRST = replace(
     task="sudoku-9x9-of-25", open_bands=0.8, loops=LoopChoice(kind="uniform", low=2, high=4),
     mask_rates=((1.0, 0.5, 0.95),), batch=32, steps=1200,
 )  # fmt: skip
+SUDOKU_25_SUREST = replace(
+    SUDOKU_25, name="sudoku-25x25-surest", about="third stage, with --init of the second: from where a sampler is",
+    loops=LoopChoice(kind="uniform", low=6, high=8), loss="weighted-linear", open_bands=0.1, surest_given=0.5,
+    mask_rates=((0.2, 0.3, 0.75), (0.8, 0.7, 0.88)), lr=1e-3, muon_lr=1.5e-3, steps=2000, eval_mask=0.8, eval_steps=10,
+)  # fmt: skip
 COUNTDOWN = Recipe(
     name="countdown-4", about="chains of 3, 4 and 5 numbers", task="countdown-4", layers=2, heads=6, width=192,
     places=7, values=True, loops=fixed(3), optimizer="muon", lr=2e-3, muon_lr=4e-3, warmup=200, min_lr_ratio=0.0,
@@ -324,7 +329,7 @@ CPU = (
 
 OTHER_STAGES = (
     SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_SUREST, SUDOKU_25_FIRST,
-    COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS, COUNTDOWN_SUREST,
+    SUDOKU_25_SUREST, COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS, COUNTDOWN_SUREST,
 )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ EVALUATIONS = {
     "sudoku-9x9-small-easy": "sudoku-9x9-small --clues 30-36 --steps 1,5 --loops 24",
     "sudoku-9x9-small-easy-best": "sudoku-9x9-small --clues 30-36 --steps 10 --loops 24",
     "sudoku-9x9-small-minimal": "sudoku-9x9-small --clues 22-27 --steps 25 --loops 16",
+    "sudoku-9x9-recursive-easy": "sudoku-9x9-recursive --clues 30-36 --steps 1,5 --loops 10",
+    "sudoku-9x9-recursive-minimal": "sudoku-9x9-recursive --clues 22-27 --steps 20 --loops 10",
     "sudoku-9x9-shallow-easy": "sudoku-9x9-shallow --clues 30-36 --steps 1,5 --loops 1",
     "sudoku-9x9-shallow-minimal": "sudoku-9x9-shallow --clues 22-27 --steps 20 --loops 1",
     "sudoku-9x9-deep-easy": "sudoku-9x9-deep --clues 30-36 --steps 1,5 --loops 1",
@@ -31,6 +33,9 @@ EVALUATIONS = {
     "countdown-3": "countdown-4 --task countdown-3 --steps 20 --loops 20",
     "countdown-4": "countdown-4 --steps 20 --loops 20 --backend onnx",
     "countdown-5": "countdown-4 --task countdown-5 --steps 20 --loops 20 --backend onnx",
+    "countdown-3-recursive": "countdown-4-recursive --task countdown-3 --steps 20 --loops 3",
+    "countdown-4-recursive": "countdown-4-recursive --steps 20 --loops 3",
+    "countdown-5-recursive": "countdown-4-recursive --task countdown-5 --steps 20 --loops 3",
     "countdown-3-shallow": "countdown-4-shallow --task countdown-3 --steps 20 --loops 1",
     "countdown-4-shallow": "countdown-4-shallow --steps 20 --loops 1",
     "countdown-5-shallow": "countdown-4-shallow --task countdown-5 --steps 20 --loops 1",
@@ -39,15 +44,17 @@ EVALUATIONS = {
     "countdown-5-deep": "countdown-4-deep --task countdown-5 --steps 20 --loops 1",
     "text8": "text8 --data {data} --steps 64 --loops 2 --n 200",
 }
-# Tables over steps and loops: a recursive model, then the twins that were trained without loops.
+# Tables over steps and loops: the shipped solver, then three twins with equally many updates: loops, none, more layers.
 GRIDS = {
     "sudoku-9x9": {
         "sudoku-9x9-grid": "sudoku-9x9 --clues 30-36 --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32 --backend onnx",
+        "sudoku-9x9-recursive-grid": "sudoku-9x9-recursive --clues 30-36 --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32",
         "sudoku-9x9-shallow-grid": "sudoku-9x9-shallow --clues 30-36 --n 100 --steps 1,5,20 --loops 1",
         "sudoku-9x9-deep-grid": "sudoku-9x9-deep --clues 30-36 --n 100 --steps 1,5,20 --loops 1",
     },
     "countdown-4": {
         "countdown-4-grid": "countdown-4 --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32 --backend onnx",
+        "countdown-4-recursive-grid": "countdown-4-recursive --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32",
         "countdown-4-shallow-grid": "countdown-4-shallow --n 100 --steps 1,5,20 --loops 1",
         "countdown-4-deep-grid": "countdown-4-deep --n 100 --steps 1,5,20 --loops 1",
     },
