@@ -127,7 +127,7 @@ def read_problems(task: Task, path: str | Path) -> Problems:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file") from None
-    made = []
+    made: list[tuple[str, list[int] | None]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
