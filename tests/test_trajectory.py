@@ -10,7 +10,8 @@ from PIL import Image
 
 import rmdm
 from rmdm import gif, trajectory
-from rmdm.gallery import examples, new_problem, tables
+from rmdm.checkpoint import SHIPPED
+from rmdm.gallery import examples, new_problem, presets, tables
 from rmdm.sampler import Decoding
 from rmdm.serving import Shelf, bounded, endpoints
 from rmdm.tasks import get_task, task_for
@@ -126,6 +127,13 @@ def test_auto_loops_stay_within_the_bounds():
     decoding = bounded(get_task("text8"), 256, " AUTO ")
     assert decoding.loops == "auto"
     assert 256 * decoding.max_loops <= 1024
+
+
+def test_twins_are_compared_with_one_another_and_not_with_a_solver_of_many_more_updates():
+    table = presets(Shelf(SHIPPED), "sudoku-9x9")
+    deep = table["Recursive against deep (more layers, no loops)"]
+    assert deep == ["sudoku-9x9-recursive", 10, "10", "sudoku-9x9-deep", 10, "1"]
+    assert table["One loop against 32"] == ["sudoku-9x9", 10, "1", "sudoku-9x9", 10, "32"]
 
 
 def test_shelf_offers_only_what_it_has(checkpoints: Path, tmp_path: Path):

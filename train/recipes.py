@@ -273,7 +273,7 @@ SUDOKU_25_FIRST = replace(
     mask_rates=((1.0, 0.5, 0.95),), batch=32, steps=1200,
 )  # fmt: skip
 SUDOKU_25_SUREST = replace(
-    SUDOKU_25, name="sudoku-25x25-surest", about="third stage, with --init of the second: from where a sampler is",
+    SUDOKU_25, name="sudoku-25x25-surest", about="third stage of 25x25, with --init of the second: from a sampler",
     loops=LoopChoice(kind="uniform", low=6, high=8), loss="weighted-linear", open_bands=0.1, surest_given=0.5,
     mask_rates=((0.2, 0.3, 0.75), (0.8, 0.7, 0.88)), lr=1e-3, muon_lr=1.5e-3, steps=2000, eval_mask=0.8, eval_steps=10,
 )  # fmt: skip

@@ -41,7 +41,7 @@ EVALUATIONS = {
     "countdown-5-deep": "countdown-4-deep --task countdown-5 --steps 20 --loops 1",
     "text8": "text8 --data {data} --steps 64 --loops 2 --n 200",
 }
-# Tables over steps and loops: the shipped solver, then three twins with equally many updates: loops, none, more layers.
+# Tables over steps and loops: the shipped solver, then its twins, which have had equally many updates each.
 GRIDS = {
     "sudoku-9x9": {
         "sudoku-9x9-grid": "sudoku-9x9 --clues 30-36 --n 100 --steps 1,5,20 --loops 1,2,4,8,16,32 --backend onnx",
