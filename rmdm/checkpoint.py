@@ -107,11 +107,10 @@ def load(source: str | Path, checkpoints: str | Path | None = None, backend: str
 
 
 def _find(source: str | Path, checkpoints: str | Path | None) -> Loaded:
-    text, path = str(source), Path(source)
-    if text not in shipped(checkpoints):
-        text = SHARED.get(text, text)
-    if text in shipped(checkpoints):
-        return read(Path(checkpoints or SHIPPED) / text / WEIGHTS, text)
+    text, path, names = str(source), Path(source), shipped(checkpoints)
+    for name in (text, SHARED.get(text)):
+        if name in names:
+            return read(Path(checkpoints or SHIPPED) / name / WEIGHTS, name)
     if path.is_dir():
         if (path / WEIGHTS).exists():
             return read(path / WEIGHTS, path.resolve().name)
@@ -122,7 +121,7 @@ def _find(source: str | Path, checkpoints: str | Path | None) -> Loaded:
         if path.suffix in EXPORTS:
             return _artefact(path)
         return read(path, path.resolve().parent.name if path.name == WEIGHTS else path.stem)
-    known = f"shipped are {', '.join(shipped(checkpoints)) or 'none'}"
+    known = f"shipped are {', '.join(names) or 'none'}"
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", text, re.ASCII) and path.suffix not in EXPORTS:
         try:
             return read(_download(text), text)

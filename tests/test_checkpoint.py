@@ -78,6 +78,7 @@ def test_names_that_lead_nowhere(checkpoints: Path, tmp_path: Path) -> None:
     for name, message in (
         ("sudoku-5x5", "shipped are countdown-3, sudoku-4x4, sudoku-9x9, text8"),
         ("../sudoku-4x4", "there is no checkpoint"),
+        ("countdown-5", "there is no checkpoint 'countdown-5'"),  # asked for, where the model of its count is missing
         (str(tmp_path / "empty"), "neither model.safetensors"),
         ("someone/something", "no file or folder 'someone/something' here, and the hub cannot be reached"),
         ("", "neither|there is no checkpoint"),
