@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,13 +15,15 @@ import torch
 
 from rmdm import evaluate, terminal
 from rmdm.checkpoint import BACKENDS, SHARED, load, shipped
+from rmdm.memory import keep_freed_memory
 from rmdm.metrics import WordScorer, get_scorer
 from rmdm.problems import RULE, Problems, generate, read_problems
-from rmdm.sampler import ORDERS, Decoding, Frame, sample
+from rmdm.sampler import ORDERS, Decoding, sample, solve
 from rmdm.tasks import NAMES, Task, get_task, task_for, task_within
 from rmdm.tasks.countdown import Countdown
 from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import Text8
+from rmdm.tries import check_tries, solve_with_tries
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,6 +92,8 @@ def _decoding_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--temperature", type=float, help="0 is greedy (default 0; for text 1)")
     command.add_argument("--top-k", type=int, default=0, help="draw among the k likeliest symbols (default: all)")
     command.add_argument("--seed", type=int, default=0, help="of problems and draws (default 0)")
+    says = "pose a problem in another way, up to so many times in all, while the rules say its answer is wrong"
+    command.add_argument("--tries", type=int, default=1, metavar="N", help=f"{says} (default 1)")
 
 
 def _integers(text: str) -> list[int]:
@@ -137,27 +141,30 @@ def run_solve(arguments: argparse.Namespace) -> None:
     decoding = replace(
         _decoding(arguments, task), steps=task.steps if arguments.steps is None else arguments.steps, loops=loops
     )
+    check_tries(task, arguments.tries)
     watch = arguments.watch and sys.stdout.isatty() and not arguments.json
+
+    def once(tokens: torch.Tensor, _: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        if not watch:
+            return solve(model, tokens, task.mask, decoding)
+        frames = sample(model, tokens, task.mask, decoding, every_loop=True)
+        last = terminal.animate(task, tokens[0].tolist(), frames)
+        return (tokens, torch.tensor([0])) if last is None else (last.tokens, last.passes)
+
     start = time.perf_counter()
-    frames = sample(model, torch.tensor([problem]), task.mask, decoding, every_loop=watch)
-    last: Frame | None = None
-    if watch:
-        last = terminal.animate(task, problem, frames)
-    else:
-        for last in frames:  # noqa: B007
-            pass
+    answers, *counts = solve_with_tries(once, task, torch.tensor([problem]), arguments.tries, decoding.seed, [0])
     seconds = time.perf_counter() - start
-    answer = problem if last is None else last.tokens[0].tolist()  # nothing to fill in: no frame
-    passes = 0 if last is None else int(last.passes[0])
+    answer, (passes, tried) = answers[0].tolist(), (int(count) for count in counts)
     verdict = task.check(problem, answer)
     if arguments.json:
         result = {"solution": task.decode(answer), "valid": verdict.valid, "forward_passes": passes}
-        print(json.dumps({**result, "seconds": round(seconds, 4)}))
+        print(json.dumps({**result, "tries": tried, "seconds": round(seconds, 4)}))
         return
-    if not watch:
+    if not watch or tried > 1:  # a later try was drawn in other words
         print(terminal.draw(task, terminal.symbols(task, answer)))
     print(f"\n{'valid' if verdict.valid else 'not valid'}: {verdict.reason}")
-    print(f"{passes} forward passes in {seconds:.2f} s on {model.backend}")
+    tries = f" of {tried} tries" if tried > 1 else ""
+    print(f"{passes} forward passes{tries} in {seconds:.2f} s on {model.backend}")
 
 
 def run_problems(arguments: argparse.Namespace) -> None:
@@ -186,12 +193,13 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     for number in steps:
         for loop in loops:
             replace(decoding, steps=number, loops=loop)  # checks them before any work
+    check_tries(task, arguments.tries)
     runs = _runs(arguments, _with_corpus(task, arguments.data), decoding)
     scorer = corpus = None
     if isinstance(task, Text8):
         scorer = get_scorer(arguments.scorer)
         corpus = task.with_corpus(arguments.data) if arguments.data or not arguments.problems else None
-    rows = list(evaluate.evaluate(model, runs, steps, loops, decoding, scorer, corpus))
+    rows = list(evaluate.evaluate(model, runs, steps, loops, decoding, scorer, corpus, arguments.tries))
     if arguments.json == "-":
         print(json.dumps(rows, indent=1, allow_nan=False))
     else:
@@ -232,6 +240,7 @@ COMMANDS = {"solve": run_solve, "problems": run_problems, "evaluate": run_evalua
 
 def main(arguments: list[str] | None = None) -> int:
     parsed = parse_arguments(arguments)
+    keep_freed_memory()
     try:
         COMMANDS[parsed.command](parsed)
         sys.stdout.flush()

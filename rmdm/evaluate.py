@@ -21,6 +21,7 @@ from rmdm.sampler import Decoding, solve
 from rmdm.tasks.countdown import Countdown
 from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import LENGTH, Text8
+from rmdm.tries import check_tries, solve_with_tries
 
 CHUNK = 64  # problems decoded at once: more need more memory and are no faster on a CPU
 ALONE = 5  # problems decoded one by one, for the latency
@@ -52,14 +53,17 @@ def evaluate(
     decoding: Decoding,
     scorer: metrics.Scorer | None = None,
     corpus: Text8 | None = None,
+    tries: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """A row for each pair of steps and loops, over the problems of all runs; `decoding` gives the other settings.
 
     Under the threshold schedule each problem takes as many steps as it needs: there, `steps` says above what.
     `interval` is the 95% interval of the task's main metric, `intervals` has those of all.
     For text: `scorer` judges the samples, and `corpus` gives the held-out text for bits per character.
+    With more than one of `tries`, answers that break the rules are tried again, and all passes count.
     """
     task = runs[0].task  # not always the model's own: see task_within
+    check_tries(task, tries)
     sure = f"above {decoding.threshold:g}" if decoding.schedule == "threshold" else None
     cells = [replace(decoding, steps=t, loops=l) for l in loops for t in ([1] if sure else steps)]
     for one in {cell.most_loops: cell for cell in cells}.values():  # warms up, and an export may lack these loops
@@ -72,7 +76,7 @@ def evaluate(
             parts, passes, seconds = [], [], 0.0
             for number, problems in enumerate(runs):
                 start = time.perf_counter()
-                answers, used = _decode(model, problems.tokens, replace(cell, seed=cell.seed + number), bar)
+                answers, used = _decode(model, problems, replace(cell, seed=cell.seed + number), tries, bar)
                 seconds += time.perf_counter() - start
                 parts.append(_measure(problems, answers, scorer))
                 passes.append(used.double())
@@ -95,7 +99,7 @@ def evaluate(
                 "task": task.name,
                 "checkpoint": model.name,
                 "backend": model.backend,
-                "problems": runs[0].description + _settings(cell, scorer),
+                "problems": runs[0].description + _settings(cell, scorer, tries),
                 "n": len(runs[0]),
                 "steps": sure or cell.steps,
                 "loops": cell.loops,
@@ -111,12 +115,16 @@ def evaluate(
             }
 
 
-def _decode(model: Loaded, tokens: Tensor, decoding: Decoding, bar: tqdm) -> tuple[Tensor, Tensor]:
-    answers, passes = [], []
-    for start in range(0, len(tokens), CHUNK):
-        chunk = tokens[start : start + CHUNK]
+def _decode(model: Loaded, problems: Problems, decoding: Decoding, tries: int, bar: tqdm) -> tuple[Tensor, Tensor]:
+    task, answers, passes = problems.task, [], []
+
+    def once(tokens: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return solve(model, tokens, task.mask, decoding, indices=indices)
+
+    for start in range(0, len(problems), CHUNK):
+        chunk = problems.tokens[start : start + CHUNK]
         indices = range(start, start + len(chunk))
-        answer, used = solve(model, chunk, model.task.mask, decoding, indices=indices)
+        answer, used, _ = solve_with_tries(once, task, chunk, tries, decoding.seed, indices)
         answers.append(answer)
         passes.append(used)
         bar.update(len(chunk))
@@ -167,11 +175,11 @@ def _latency(model: Loaded, tokens: Tensor, decoding: Decoding) -> float:
     return 1000 * statistics.median(times)
 
 
-def _settings(decoding: Decoding, scorer: metrics.Scorer | None) -> str:
+def _settings(decoding: Decoding, scorer: metrics.Scorer | None, tries: int) -> str:
     """What else made the figures, where it is not the usual: no headline without it."""
-    text = ""
+    text = f"; up to {tries} tries by the rules" if tries > 1 else ""
     if decoding.temperature:
-        text = f"; temperature {decoding.temperature:g}" + (f", top {decoding.top_k}" if decoding.top_k else "")
+        text += f"; temperature {decoding.temperature:g}" + (f", top {decoding.top_k}" if decoding.top_k else "")
     return text + (f"; scored by {scorer.name}, per {scorer.unit}" if scorer else "")
 
 

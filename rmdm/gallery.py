@@ -51,6 +51,12 @@ def new_problem(task: Any) -> str:
     return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))
 
 
+def in_other_words(task: Any, problem: str) -> str:
+    """The same problem by a symmetry or in another order: a model that fails one wording may solve another."""
+    anew, _ = task.posed_anew(task.encode(problem), np.random.default_rng())
+    return task.decode([token for token in anew if task.grid or token != task.mask])
+
+
 def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:
     """What is worth comparing with a model: its settings on the left, and on the right."""
     loops, steps = max(2, shelf.loops(base)), shelf.task(base).steps

@@ -40,7 +40,7 @@ def test_solve_as_json(
 ) -> None:
     out = run(capsys, "solve", checkpoints / name, problem, "--json", "--loops", loops, "--steps", 4)
     result = json.loads(out)
-    assert result.keys() == {"solution", "valid", "forward_passes", "seconds"}
+    assert result.keys() == {"solution", "valid", "forward_passes", "tries", "seconds"}
     assert isinstance(result["valid"], bool)
     assert result["forward_passes"] >= 8
     assert "_" not in result["solution"]

@@ -1,12 +1,13 @@
 """Where a run computes: one process or many under torchrun, on CPU or CUDA, compiled where a compiler is there."""
 
-import ctypes
 import os
 import shutil
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+from rmdm.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,6 @@ def fast_bfloat16(device: torch.device) -> bool:
         return True
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def keep_freed_memory() -> None:
-    """Tells glibc not to hand freed blocks back to the system: the next step would fetch them page by page again.
-
-    Without this a step of sudoku-9x9 has some 10,000 page faults, with it about 100, and takes 5% less time.
-    """
-    trim_threshold = -1
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def enter() -> Place:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from rmdm.checkpoint import Loaded, load, write_atomically
 from rmdm.evaluate import CHUNK
+from rmdm.memory import keep_freed_memory
 from rmdm.metrics import wilson
 from rmdm.problems import generate
 from rmdm.sampler import log_probabilities
@@ -86,6 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the rows as JSON")
     options = parser.parse_args(arguments)
+    keep_freed_memory()
     try:
         model = load(options.checkpoint)
         loops = model.config.loops if options.loops is None else options.loops

@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 
 from rmdm.checkpoint import Loaded, load, write_atomically
+from rmdm.memory import keep_freed_memory
 from rmdm.sampler import Decoding, solve
 from rmdm.tasks.sudoku import Sudoku
 from train.data import minimal_puzzle
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=1, help="T of the tries")
     parser.add_argument("--loops", type=int, help="L of the tries (default: the checkpoint's)")
     options = parser.parse_args(arguments)
+    keep_freed_memory()
     try:
         model = load(options.checkpoint)
         task = model.task

@@ -256,6 +256,10 @@ SUDOKU_SUREST = replace(
     SUDOKU_THROUGH, name="sudoku-9x9-surest", about="seventh stage, with --init of the sixth: from where a sampler is",
     loops=LoopChoice(kind="uniform", low=12, high=24), singles=0.4, surest_given=0.4, lr=1e-3, muon_lr=2e-3, steps=3300,
 )  # fmt: skip
+SUDOKU_TWO = replace(
+    SUDOKU_SUREST, name="sudoku-9x9-two-layers", about="eighth stage, with --init of the shipped: a second layer",
+    layers=2, loops=LoopChoice(kind="uniform", low=10, high=20), steps=2800, eval_every=400,
+)  # fmt: skip
 SUDOKU_4 = replace(
     SUDOKU, name="sudoku-4x4", about="the smallest: seconds to train", task="sudoku-4x4", heads=4, width=64,
     loops=fixed(6), mask_rates=((1.0, 0.0, 1.0),), puzzles=0.0, first_solution=True, batch=64, steps=3000,
@@ -312,6 +316,10 @@ COUNTDOWN_SUREST = replace(
     mask_rates=((0.2, 0.0, 1.0), (0.8, 0.95, 1.0)),
     others=("countdown-3",) * 2 + ("countdown-4",) * 3 + ("countdown-5",) * 3, steps=4000,
 )  # fmt: skip
+COUNTDOWN_THREE = replace(
+    COUNTDOWN_SUREST, name="countdown-4-three-layers", about="seventh stage, with --init of the sixth: a third layer",
+    layers=3, loops=LoopChoice(kind="uniform", low=6, high=12), products=0.5, steps=3600, eval_every=600,
+)  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
     layers=4, heads=4, width=256, loops=LoopChoice(kind="schedule", low=1, high=2), optimizer="muon", lr=2e-3,
@@ -328,8 +336,9 @@ CPU = (
 
 
 OTHER_STAGES = (
-    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_SUREST, SUDOKU_25_FIRST,
-    SUDOKU_25_SUREST, COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS, COUNTDOWN_SUREST,
+    SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_SUREST, SUDOKU_TWO,
+    SUDOKU_25_FIRST, SUDOKU_25_SUREST, COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS,
+    COUNTDOWN_SUREST, COUNTDOWN_THREE,
 )  # fmt: skip
 
 

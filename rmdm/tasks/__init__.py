@@ -3,10 +3,13 @@
 import functools
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+
+Reading = Callable[[list[int]], list[int]]  # the answer to a problem posed anew -> the answer to the first one
 
 
 @dataclass(frozen=True)

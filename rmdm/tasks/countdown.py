@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmdm.tasks import Verdict, set_aside
+from rmdm.tasks import Reading, Verdict, set_aside
 
 SYMBOLS = tuple("0123456789+-*/=,\n_")
 LENGTHS = {2: 32, 3: 48, 4: 64, 5: 64}
@@ -181,6 +181,16 @@ class Countdown:
         prompt = [self._id[symbol] for symbol in f"{','.join(map(str, numbers))}={target}\n"]
         return prompt + [self.mask] * (self.length - len(prompt))
 
+    def posed_anew(self, problem: list[int], rng: np.random.Generator) -> tuple[list[int], Reading]:
+        """With its numbers in another order, which is as long and wants the same chain."""
+        numbers, target = self._given(problem)
+        order = ",".join(str(numbers[index]) for index in rng.permutation(len(numbers)))
+        prompt = sum(t != self.mask for t in problem)
+        return self.encode(f"{order}={target}"), lambda answer: problem[:prompt] + answer[prompt:]
+
+    def _given(self, problem: list[int]) -> tuple[list[int], int]:
+        return self.read("".join(SYMBOLS[t] for t in problem if t != self.mask))
+
     def decode(self, tokens: list[int]) -> str:
         """The whole sequence as text, without the newlines that pad it."""
         return "".join(SYMBOLS[int(token)] for token in tokens).rstrip("\n")
@@ -189,7 +199,7 @@ class Countdown:
 
     def check(self, problem: list[int], answer: list[int]) -> Verdict:
         _, _, chain = self.decode(answer).partition("\n")
-        numbers, target = self.read("".join(SYMBOLS[t] for t in problem if t != self.mask))
+        numbers, target = self._given(problem)
         steps = follow(numbers, chain.split("\n") if chain else [])
         right = next((i for i, step in enumerate(steps) if step.failure), len(steps))
         pool = steps[right - 1].pool if right else tuple(numbers)

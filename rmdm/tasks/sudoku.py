@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from rmdm.tasks import Verdict, set_aside
+from rmdm.tasks import Reading, Verdict, set_aside
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 RANDOM_GRIDS = 4000  # 9x9 grids made by backtracking; symmetries multiply each by up to 1.2e12
@@ -83,17 +83,30 @@ class Sudoku:
 
     def shuffle(self, boards: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Applies a random validity-preserving symmetry to each board (B, N); blanks (0) stay blank."""
-        count, (rows, columns) = len(boards), self.grid
-        boards = boards.reshape(count, self.size, self.size)
-        if rows == columns:
-            boards = np.where(rng.random((count, 1, 1)) < 0.5, boards, boards.transpose(0, 2, 1))
+        boards = np.take_along_axis(boards, self._moves(len(boards), rng), axis=1)
+        relabel = np.zeros((len(boards), self.size + 1), dtype=np.int64)
+        relabel[:, 1:] = rng.random((len(boards), self.digits)).argsort(axis=1)[:, : self.size] + 1
+        return np.take_along_axis(relabel, boards, axis=1)
+
+    def _moves(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Symmetries of the cells: where each cell of a new board comes from, (count, N)."""
+        rows, columns = self.grid
+        turned = rng.random((count, 1)) >= 0.5 if rows == columns else np.zeros((count, 1), dtype=bool)
         row_order = _line_order(count, self.size // rows, rows, rng)
         column_order = _line_order(count, self.size // columns, columns, rng)
-        flat = (row_order[:, :, None] * self.size + column_order[:, None, :]).reshape(count, -1)
-        boards = np.take_along_axis(boards.reshape(count, -1), flat, axis=1)
-        relabel = np.zeros((count, self.size + 1), dtype=np.int64)
-        relabel[:, 1:] = rng.random((count, self.digits)).argsort(axis=1)[:, : self.size] + 1
-        return np.take_along_axis(relabel, boards, axis=1)
+        cells = (row_order[:, :, None] * self.size + column_order[:, None, :]).reshape(count, -1)
+        return np.where(turned, cells % self.size * self.size + cells // self.size, cells)
+
+    def posed_anew(self, problem: list[int], rng: np.random.Generator) -> tuple[list[int], Reading]:
+        """As another board, by a symmetry and with other digits."""
+        cells, relabel = self._moves(1, rng)[0], np.append(0, 1 + rng.permutation(self.digits))
+
+        def reading(answer: list[int]) -> list[int]:
+            back = np.empty(self.length, dtype=np.int64)
+            back[cells] = np.argsort(relabel)[answer]
+            return back.tolist()
+
+        return relabel[np.array(problem)[cells]].tolist(), reading
 
     def batch(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         return self.solved(count, rng), np.ones((count, self.length), dtype=bool)
