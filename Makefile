@@ -8,8 +8,9 @@ PORT ?= 7860
 app: .venv/.app
 	$(BIN)/python app.py --port $(PORT)
 
+# Two workers of one thread each: most tests use one core only.
 test: .venv/.test tools lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/.test
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ import gradio as gr
 from gradio.processing_utils import save_bytes_to_cache
 
 from rmdm import gif, trajectory
-from rmdm.gallery import TWINS, examples, first_problem, in_other_words, new_problem, presets, tables, telling_example
+from rmdm.gallery import TWINS, by_symmetry, examples, first_problem, new_problem, presets, tables, telling_example
 from rmdm.sampler import ORDERS, SCHEDULES
 from rmdm.serving import Shelf, countdown_line, endpoints, solve
 from rmdm.tasks import task_for
@@ -181,7 +181,7 @@ def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
                 stop = gr.Button("Stop", min_width=60, elem_id=f"{family}-stop", scale=1)
             with gr.Row(elem_classes="rmdm-actions"):
                 fresh = gr.Button("Random", min_width=80, elem_id=f"{family}-new")
-                if family != "text8":
+                if family == "sudoku":
                     anew = gr.Button("Shuffle", min_width=80, elem_id=f"{family}-shuffle")
             fields = Fields(parts, [checkpoint, *settings_panel(shelf, family, names[0])])
             with gr.Accordion("Share", open=False):
@@ -206,9 +206,9 @@ def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
         return [*fields.split(line), *preview(name, *fields.split(line))]
 
     def shuffle(name: str, *texts: Any) -> list[Any]:
-        """The same problem in other words, which may suit the model better, or worse."""
+        """The same puzzle as another board, which may suit the model better, or worse."""
         try:
-            return put(name, in_other_words(task_for(shelf.task(name), joined(texts)), joined(texts)))
+            return put(name, by_symmetry(task_for(shelf.task(name), joined(texts)), joined(texts)))
         except ValueError as error:
             return [*(gr.skip() for _ in shown[:-1]), note(str(error), error=True)]
 
@@ -244,7 +244,7 @@ def task_tab(shelf: Shelf, runs: Runs, family: str) -> Fields | None:
     running.then(None, inputs, link, js=to_link, api_visibility="private")
     stop.click(lambda: note(STOPPED), None, message, cancels=[running], **QUIET)
     fresh.click(lambda name: put(name, new_problem(shelf.task(name))), checkpoint, shown, **QUIET)
-    if family != "text8":
+    if family == "sudoku":
         anew.click(shuffle, [checkpoint, *parts], shown, **QUIET)
     pick = lambda name, chosen: put(name, examples(shelf.task(name).name).get(chosen, ""))  # noqa: E731
     example.input(pick, [checkpoint, example], shown, **QUIET)

@@ -246,6 +246,9 @@ def wanted_shapes(config: ModelConfig) -> dict[str, list[int]]:
         shapes |= {f"{name}.norm_attention.weight": [width], f"{name}.norm_mlp.weight": [width]}
         shapes |= {f"{name}.attention.qkv.weight": [3 * width, width], f"{name}.attention.out.weight": [width, width]}
         shapes |= {f"{name}.up.weight": [4 * width, width], f"{name}.down.weight": [width, 4 * width]}
+        if config.neighbours:
+            reach = 2 * config.neighbours + 1
+            shapes |= {f"{name}.near_{part}.weight": [reach, width] for part in ("attention", "mlp")}
     return shapes
 
 

@@ -30,6 +30,7 @@ class ModelConfig:
     step_embedding: str = "learned"
     places: int = 0  # sequences of numbers: so many places of a digit (units, tens, ...) have an embedding
     values: bool = False  # ... and so has the value of the whole number
+    neighbours: int = 0  # plain sequences: so many tokens to the left and right are mixed in before attention and MLP
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not 0 < len(self.task) <= 64:
@@ -38,8 +39,12 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
                 raise ValueError(f"{name} {value!r} is not a whole number from 1 to {largest}")
-        if not isinstance(self.places, int) or isinstance(self.places, bool) or not 0 <= self.places <= 16:
-            raise ValueError(f"places {self.places!r} is not a whole number from 0 to 16")
+        for name in ("places", "neighbours"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 16:
+                raise ValueError(f"{name} {value!r} is not a whole number from 0 to 16")
+        if self.neighbours and self.grid:
+            raise ValueError(f"neighbours {self.neighbours} are for sequences; the cells of a grid have units")
         if not isinstance(self.values, bool):
             raise ValueError(f"values {self.values!r} is not true or false")
         if self.attention not in ATTENTIONS:

@@ -51,10 +51,10 @@ def new_problem(task: Any) -> str:
     return str(task.write(task.dig(board, rng, (task.length * 2 // 7, task.length * 4 // 9))))
 
 
-def in_other_words(task: Any, problem: str) -> str:
-    """The same problem by a symmetry or in another order: a model that fails one wording may solve another."""
-    anew, _ = task.posed_anew(task.encode(problem), np.random.default_rng())
-    return task.decode([token for token in anew if task.grid or token != task.mask])
+def by_symmetry(task: Any, puzzle: str) -> str:
+    """The same Sudoku as another board: a model that fails the one may solve the other."""
+    anew, _ = task.posed_anew(task.encode(puzzle), np.random.default_rng())
+    return str(task.write(anew))
 
 
 def presets(shelf: Shelf, base: str) -> dict[str, list[Any]]:

@@ -200,7 +200,8 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         """Reach a target from a few numbers, each used once, by + - * /, one calculation a line.
 
         Args:
-            numbers: The numbers, for example 15,44,79. The shipped model takes 3, 4 or 5, each from 1 to 100.
+            numbers: The numbers, for example 15,44,79. The shipped model takes 3, 4 or 5, each from 1 to 100,
+                and sees the largest first, whatever their order here.
             target: The number to reach.
             checkpoint: The model; auto takes one for so many numbers.
             steps: Denoising steps T, 1 to 256.

@@ -51,7 +51,7 @@ def test_saved_and_loaded(tmp_path: Path, changes: dict) -> None:
 @pytest.mark.parametrize("name", ["sudoku-6x6", "countdown-3"])
 @pytest.mark.parametrize("step_embedding", ["learned", "fixed", "none"])
 def test_wanted_shapes_are_the_models(name: str, step_embedding: str) -> None:
-    numbers = {"places": 3, "values": True} if name == "countdown-3" else {}
+    numbers = {"places": 3, "values": True, "neighbours": 2} if name == "countdown-3" else {}
     config = tiny_config(name, layers=2, step_embedding=step_embedding, **numbers)
     assert wanted_shapes(config) == {key: list(t.shape) for key, t in Denoiser(config).state_dict().items()}
 

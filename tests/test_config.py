@@ -28,6 +28,8 @@ def test_a_config_survives_json_and_is_frozen() -> None:
         ({"grid": (2,)}, "grid"),
         ({"attention": "sparse"}, "choose from full, units"),
         ({"places": -1}, "places -1 is not a whole number from 0 to 16"),
+        ({"neighbours": 17}, "neighbours 17 is not a whole number from 0 to 16"),
+        ({"neighbours": 2}, "neighbours 2 are for sequences"),
         ({"values": 1}, "values 1 is not true or false"),
         ({"step_embedding": "sine"}, "choose from learned, fixed, none"),
         ({"heads": 2, "attention": "units"}, "multiple of 4 heads"),

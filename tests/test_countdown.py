@@ -19,8 +19,9 @@ THREE, FOUR = Countdown(3), Countdown(4)
 
 def judged(task: Countdown, problem: str, chain: str) -> tuple[bool, dict, str]:
     tokens = task.encode(problem)
-    text = f"{problem}\n{chain}".ljust(task.length, "\n")
-    verdict = task.check(tokens, [SYMBOLS.index(character) for character in text])
+    prompt = tokens[: tokens.index(task.mask)]
+    rest = chain.ljust(task.length - len(prompt), "\n")
+    verdict = task.check(tokens, prompt + [SYMBOLS.index(character) for character in rest])
     figures = {key: round(verdict.details[key], 4) for key in ("ppf", "laf", "trn", "parsed")}
     return verdict.valid, figures, verdict.reason
 
@@ -217,8 +218,22 @@ def test_any_answer_can_be_judged(chain: str) -> None:
 @given(st.lists(st.integers(1, 100), min_size=3, max_size=3), st.integers(1, 10**9))
 def test_encode_and_decode(numbers: list[int], target: int) -> None:
     line = f"{','.join(map(str, numbers))}={target}"
-    assert THREE.decode(THREE.encode(line)).rstrip("_") == line + "\n"
-    assert THREE.encode(f" {line} \n") == THREE.encode(line)
+    largest_first = f"{','.join(map(str, sorted(numbers, reverse=True)))}={target}"
+    assert THREE.decode(THREE.encode(line)).rstrip("_") == largest_first + "\n"
+    assert THREE.encode(f" {line} \n") == THREE.encode(line) == THREE.encode(largest_first)
+
+
+def test_a_problem_is_the_same_in_whatever_order_its_numbers_are_named() -> None:
+    rows, region = FOUR.batch(200, np.random.default_rng(3))
+    mixed = FOUR.in_any_order(rows, np.random.default_rng(4))
+    assert (rows != mixed).any(axis=1).mean() > 0.8
+    assert (np.where(region, rows, 0) == np.where(region, mixed, 0)).all()  # the chains stay
+    for row, other in zip(rows.tolist(), mixed.tolist(), strict=True):
+        prompt = FOUR.decode(other).partition("\n")[0]
+        assert FOUR.encode(prompt)[: len(prompt)] == row[: len(prompt)]
+    # Equally small chains are a choice, which must not depend on the order either.
+    chains, others = FOUR.smallest_chains(rows), FOUR.smallest_chains(mixed)
+    assert (np.where(region, chains, 0) == np.where(region, others, 0)).all()
 
 
 @pytest.mark.parametrize(("own", "counts"), [(2, (2,)), (3, (3,)), (4, (3, 4, 5)), (5, (3, 4, 5))])

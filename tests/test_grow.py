@@ -17,11 +17,12 @@ from train.trainee import warm_start
         ("sudoku-9x9", {"attention": "lines", "heads": 12, "width": 96}),
         ("countdown-3", {"places": 7, "heads": 6, "width": 48}),
         ("countdown-3", {"values": True, "heads": 6, "width": 48}),
+        ("countdown-3", {"neighbours": 2, "heads": 6, "width": 48}),
         ("text8", {"step_embedding": "none", "heads": 5, "width": 40}),
     ],
 )
 def test_a_grown_model_says_the_same_and_all_of_it_learns(name: str, wider: dict) -> None:
-    same = {key: wider[key] for key in ("places", "values", "step_embedding") if key in wider}
+    same = {key: wider[key] for key in ("places", "values", "neighbours", "step_embedding") if key in wider}
     start = tiny_model(name, layers=2, attention="units" if "attention" in wider else "full", **same)
     model = tiny_model(name, seed=1, layers=2, **wider)
     model.load_state_dict(widened(start, model))

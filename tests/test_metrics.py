@@ -60,7 +60,7 @@ def test_countdown_figures() -> None:
         "79-44=35\n35+15=51",
         "nonsense".replace("n", "9").translate({ord(c): "=" for c in "ose"}),
     ]
-    answers = [[SYMBOLS.index(c) for c in f"15,44,79=50\n{chain}".ljust(48, "\n")] for chain in chains]
+    answers = [[SYMBOLS.index(c) for c in f"79,44,15=50\n{chain}".ljust(48, "\n")] for chain in chains]
     result = metrics.countdown([task.check(problem, answer) for answer in answers])
     assert result["rtr"].tolist() == [True, False, False]
     assert result["ppf"].tolist() == [1, 0.5, 0]

@@ -54,12 +54,19 @@ def naive(model: Denoiser, tokens: list[int], loops: int) -> list[Tensor]:
             return place(n)[unit - 3] == place(m)[unit - 3] and place(n)[2] == place(m)[2]
         return place(n)[unit] == place(m)[unit]
 
+    def mixed(values: list[Tensor], weight: Tensor) -> list[Tensor]:
+        reach = len(weight) // 2
+        around = [(n, m) for n in range(len(values)) for m in range(len(values)) if abs(n - m) <= reach]
+        return [x + sum(weight[m - n + reach] * values[m] for i, m in around if i == n) for n, x in enumerate(values)]
+
     def layer(k: int, hidden: list[Tensor]) -> list[Tensor]:
         p = f"layers.{k}."
         normed = [norm(h, w[p + "norm_attention.weight"]) for h in hidden]
+        if config.neighbours:
+            normed = mixed(normed, w[p + "near_attention.weight"])
         qkv = [(w[p + "attention.qkv.weight"] @ x).view(3, config.heads, head) for x in normed]
         keys_turned = [[turn(qkv[n][1, h], n) for h in range(config.heads)] for n in range(len(hidden))]
-        out = []
+        attended = []
         for n in range(len(hidden)):
             parts = []
             for h in range(config.heads):
@@ -69,10 +76,12 @@ def naive(model: Denoiser, tokens: list[int], loops: int) -> list[Tensor]:
                 share = torch.exp(scores - scores.max())
                 share = share / share.sum()
                 parts.append(sum(s * qkv[m][2, h] for s, m in zip(share, keys, strict=True)))
-            attended = hidden[n] + w[p + "attention.out.weight"] @ torch.cat(parts)  # type: ignore[arg-type]
-            inner = w[p + "up.weight"] @ norm(attended, w[p + "norm_mlp.weight"])
-            out.append(attended + w[p + "down.weight"] @ (inner.clamp(min=0) ** 2))
-        return out
+            attended.append(hidden[n] + w[p + "attention.out.weight"] @ torch.cat(parts))  # type: ignore[arg-type]
+        normed = [norm(h, w[p + "norm_mlp.weight"]) for h in attended]
+        if config.neighbours:
+            normed = mixed(normed, w[p + "near_mlp.weight"])
+        inner = [w[p + "up.weight"] @ x for x in normed]
+        return [h + w[p + "down.weight"] @ (x.clamp(min=0) ** 2) for h, x in zip(attended, inner, strict=True)]
 
     hidden = []
     for n, token in enumerate(tokens):
@@ -126,9 +135,9 @@ def test_forward_on_a_grid_is_the_equations(attention: str, step_embedding: str)
         assert torch.allclose(ours[1], theirs, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("places", "values"), [(0, False), (3, False), (0, True)])
-def test_forward_on_a_sequence_and_with_one_loop(places: int, values: bool) -> None:
-    model = tiny_model("countdown-2", places=places, values=values)
+@pytest.mark.parametrize("parts", [{}, {"places": 3}, {"values": True}, {"neighbours": 2}])
+def test_forward_on_a_sequence_and_with_one_loop(parts: dict) -> None:
+    model = tiny_model("countdown-2", **parts)
     tokens = torch.randint(18, (1, 32), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         (got,) = model(tokens, 1)

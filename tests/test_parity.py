@@ -23,6 +23,7 @@ KINDS = {
     "sequence, learned steps": SEQUENCE,
     "sequence, digit places": {**SEQUENCE, "places": 3},
     "sequence, number values": {**SEQUENCE, "values": True},
+    "sequence, neighbours": {**SEQUENCE, "neighbours": 2},
 }
 
 

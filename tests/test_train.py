@@ -284,6 +284,19 @@ def test_countdown_products_and_whole_numbers():
         assert not (hidden[:, :6]).any()  # the prompt stays
 
 
+def test_a_share_of_the_countdown_prompts_is_in_any_order():
+    sorted_rows = {}
+    for share in (0, 0.5, 1):
+        settings = ["others=", "equations=0", "equations_kept=0", "batch=64", f"any_order={share}"]
+        [batch] = Data(get_recipe("countdown-4").with_settings(settings), 100, 0).make(0)
+        prompts = [get_task("countdown-4").decode(row).partition("=")[0] for row in batch.targets.tolist()]
+        numbers = [[int(number) for number in prompt.split(",")] for prompt in prompts]
+        sorted_rows[share] = sum(row == sorted(row, reverse=True) for row in numbers)
+    assert sorted_rows[0] == 64
+    assert 20 < sorted_rows[0.5] < 50
+    assert sorted_rows[1] < 10
+
+
 def test_shorter_chains_come_in_their_own_length_and_in_the_models():
     recipe = get_recipe("countdown-4").with_settings(["equations=0", "equations_kept=0", "others=countdown-3"])
     data, widths = Data(recipe, 100, 0), set()

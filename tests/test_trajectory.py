@@ -166,9 +166,10 @@ def test_examples_are_good_problems():
 def test_one_countdown_model_serves_3_4_and_5_numbers(joint: Path):
     shelf = Shelf(joint)
     solve_countdown = endpoints(shelf)[1]
-    for numbers in ("15,44,79", "15 44 79 3", "15,44,79,3,8"):
+    asked = {"15,44,79": "79,44,15=50", "15 44 79 3": "79,44,15,3=50", "15,44,79,3,8": "79,44,15,8,3=50"}
+    for numbers, prompt in asked.items():
         answer = solve_countdown(numbers, 50, steps=2, loops=2, trajectory=True)
-        assert answer["solution"].startswith(",".join(numbers.replace(" ", ",").split(",")) + "=50\n")
+        assert answer["solution"].startswith(prompt + "\n")
         run = answer["trajectory"]
         count = len(numbers.replace(" ", ",").split(","))
         assert (run["task"], run["checkpoint"]) == (f"countdown-{count}", "countdown-4")

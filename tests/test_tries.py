@@ -90,7 +90,10 @@ def decoded(denoise: Denoise) -> Solve:
 
 def test_only_wrong_answers_are_tried_again_and_every_pass_counts() -> None:
     task = Countdown(4)
-    problems = torch.tensor([task.encode("75,20,3,4=131"), task.encode("20,3,75,4=131")])
+    largest_first = task.encode("75,20,3,4=131")
+    another, _ = task.posed_anew(largest_first, np.random.default_rng(0))
+    assert not task.decode(another).startswith("75")
+    problems = torch.tensor([largest_first, another])
     denoise = knows(task, lambda prompt: prompt.startswith("75"))
     once, _, _ = solve_with_tries(decoded(denoise), task, problems, 1, 0, [0, 1])
     answers, passes, tried = solve_with_tries(decoded(denoise), task, problems, 40, 0, [0, 1])
@@ -116,8 +119,8 @@ def test_an_answer_that_stays_wrong_is_the_first() -> None:
 
 def test_one_try_is_plain_decoding_and_the_batch_changes_nothing() -> None:
     task = Countdown(4)
-    lines = ["20,3,75,4=131", "3,20,75,4=131", "4,3,75,20=131"]
-    problems = torch.tensor([task.encode(line) for line in lines])
+    first, rng = task.encode("20,3,75,4=131"), np.random.default_rng(0)
+    problems = torch.tensor([first, *(task.posed_anew(first, rng)[0] for _ in range(2))])
     denoise = knows(task, lambda prompt: prompt.startswith("4"))
     plain, used = solve(denoise, problems, task.mask, ONE_STEP)
     answers, passes, _ = solve_with_tries(decoded(denoise), task, problems, 1, 0, [0, 1, 2])

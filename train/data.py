@@ -86,6 +86,9 @@ class Data:
             tokens, region = _training_rows(task, count, rng, recipe.products)
             if recipe.smallest_chain and isinstance(task, Countdown):
                 tokens = task.smallest_chains(tokens)
+            if recipe.any_order and isinstance(task, Countdown):
+                other = rng.random((count, 1)) < recipe.any_order
+                tokens = np.where(other, task.in_any_order(tokens, rng), tokens)
             if isinstance(task, Countdown) and rng.random() < PADDED:
                 tokens, region = _padded(tokens, region, self.tasks[0])
             forced = np.zeros_like(region)

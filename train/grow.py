@@ -20,7 +20,8 @@ def widened(start: Denoiser, model: Denoiser) -> dict[str, Tensor]:
         "qkv.weight": (qkv, channels), "out.weight": (channels, heads), "up.weight": (hidden, channels),
         "down.weight": (channels, hidden), "head.weight": (None, channels), "embed.weight": (None, channels),
         "first.weight": (channels, None), "first.bias": (channels,), "second.weight": (channels, channels),
-        "project.weight": (channels, None),
+        "project.weight": (channels, None), "near_attention.weight": (None, channels),
+        "near_mlp.weight": (None, channels),
     }  # fmt: skip
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, given in start.state_dict().items():
@@ -42,7 +43,7 @@ def widened(start: Denoiser, model: Denoiser) -> dict[str, Tensor]:
 def _places_of_heads(old: ModelConfig, new: ModelConfig) -> Tensor:
     """The channel, among all heads' in the new model, of each channel of the old heads."""
     size, own, each = old.width // old.heads, old.heads // len(old.kinds), new.heads // len(new.kinds)
-    same = ("task", "vocab", "length", "grid", "layers", "step_embedding", "places")
+    same = ("task", "vocab", "length", "grid", "layers", "step_embedding", "places", "neighbours")
     differ = [field for field in same if getattr(old, field) != getattr(new, field)]
     if differ:
         raise ValueError(f"a model grows in width and heads only, not with another {', '.join(differ)}")

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from train.devices import fast_bfloat16
 from train.recipes import Recipe
 
+# Muon is for products: not for weights that multiply channel by channel.
+BLOCK_MATRICES = (".qkv.weight", ".out.weight", ".up.weight", ".down.weight")
 # Five Newton-Schulz steps with these coefficients bring every singular value near 1 (Jordan et al., 2024).
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
@@ -53,7 +55,7 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> dict[str, torch.optim.O
     parameters = dict(model.named_parameters())
     matrices = [
         parameter for name, parameter in parameters.items()
-        if recipe.optimizer == "muon" and name.startswith("layers.") and parameter.ndim == 2
+        if recipe.optimizer == "muon" and name.endswith(BLOCK_MATRICES)
     ]  # fmt: skip
     chosen = {id(parameter) for parameter in matrices}
     rest = [parameter for parameter in parameters.values() if id(parameter) not in chosen]

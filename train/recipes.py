@@ -26,6 +26,7 @@ class Recipe:
     step_embedding: str = "learned"
     places: int = 0
     values: bool = False
+    neighbours: int = 0  # so many tokens to each side are mixed in before attention and MLP
     # the loops and the loss
     loops: LoopChoice = field(default_factory=LoopChoice)
     loss: str = "all"
@@ -42,6 +43,7 @@ class Recipe:
     singles: float = 0.0  # ... and the share of them in which all that singles fill is given
     first_solution: bool = False  # Sudoku 4x4: of several solutions the first in reading order is the target
     smallest_chain: bool = False  # Countdown: of several chains the one with the smallest results is the target
+    any_order: float = 0.0  # ... and the share of the rows with the numbers in any order, which --tries needs
     products: float = 0.0  # Countdown: of the chains without a product, the share that is drawn again
     whole_numbers: float = 0.0  # Countdown: share of the rows in which a number is masked whole or not at all
     equations: float = 0.0  # Countdown: share of the run, from its start, that turns from equations to chains
@@ -77,7 +79,7 @@ class Recipe:
         for share, low, high in self.mask_rates:
             if not (0 < share <= 1 and 0 <= low <= high <= 1):
                 raise ValueError(f"mask rates {(share, low, high)} are not (share, lowest, highest) within 0 to 1")
-        for name in ("surest_given", "puzzles", "singles", "equations", "equations_kept"):
+        for name in ("surest_given", "puzzles", "singles", "any_order", "equations", "equations_kept"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not a share from 0 to 1")
         if not 0 <= self.average < 1:
@@ -90,14 +92,14 @@ class Recipe:
         return ModelConfig(
             task=self.task, vocab=len(task.symbols), length=task.length, grid=task.grid, layers=self.layers,
             heads=self.heads, width=self.width, attention=self.attention, step_embedding=self.step_embedding,
-            places=self.places, values=self.values,
+            places=self.places, values=self.values, neighbours=self.neighbours,
             loops=max(self.loops.low, self.loops.high) if self.loops.kind == "schedule" else self.loops.high,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Without the younger fields where they are unused: older states and caches stay what they are."""
-        younger = ("places", "values", "hard_puzzles", "first_solution", "smallest_chain", "products", "whole_numbers",
-                   "equations_kept", "float32", "open_bands", "singles",
+        younger = ("places", "values", "neighbours", "hard_puzzles", "first_solution", "smallest_chain", "any_order",
+                   "products", "whole_numbers", "equations_kept", "float32", "open_bands", "singles",
                    "surest_given")  # fmt: skip
         unused = [key for key in younger if not getattr(self, key)]
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unused}
@@ -318,13 +320,18 @@ COUNTDOWN_SUREST = replace(
 )  # fmt: skip
 COUNTDOWN_THREE = replace(
     COUNTDOWN_SUREST, name="countdown-4-three-layers", about="seventh stage, with --init of the sixth: a third layer",
-    layers=3, loops=LoopChoice(kind="uniform", low=6, high=12), products=0.5, steps=3600, eval_every=600,
+    layers=3, loops=LoopChoice(kind="uniform", low=6, high=12), any_order=0.1, products=0.5, lr=1.5e-3,
+    muon_lr=3e-3, steps=7000, eval_every=1000,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
-    layers=4, heads=4, width=256, loops=LoopChoice(kind="schedule", low=1, high=2), optimizer="muon", lr=2e-3,
-    muon_lr=8e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=7000, eval_every=500, eval_steps=64,
-    eval_problems=64,
+    layers=4, heads=4, width=256, neighbours=4, loops=LoopChoice(kind="schedule", low=1, high=2), optimizer="muon",
+    lr=2e-3, muon_lr=8e-3, warmup=100, min_lr_ratio=0.0, average=0.998, batch=16, steps=7000, eval_every=500,
+    eval_steps=64, eval_problems=64,
+)  # fmt: skip
+TEXT_MORE = replace(
+    TEXT, name="text8-more", about="second stage, with --init of the first: larger batches",
+    batch=32, average=0.999, steps=7000, eval_every=1000,
 )  # fmt: skip
 CPU = (
     SUDOKU_4, SUDOKU, SUDOKU_25,
@@ -338,7 +345,7 @@ CPU = (
 OTHER_STAGES = (
     SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_SUREST, SUDOKU_TWO,
     SUDOKU_25_FIRST, SUDOKU_25_SUREST, COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS,
-    COUNTDOWN_SUREST, COUNTDOWN_THREE,
+    COUNTDOWN_SUREST, COUNTDOWN_THREE, TEXT_MORE,
 )  # fmt: skip
 
 

@@ -119,9 +119,10 @@ class Countdown:
         region = np.ones((count, self.length), dtype=bool)
         for row in range(count):
             prompt, chain = self.chain(rng)
-            text = prompt + chain
-            tokens[row, : len(text)] = [self._id[symbol] for symbol in text]
-            region[row, : len(prompt)] = False
+            asked = len(prompt)
+            tokens[row, :asked] = self.encode(prompt)[:asked]
+            tokens[row, asked : asked + len(chain)] = [self._id[symbol] for symbol in chain]
+            region[row, :asked] = False
         return tokens, region
 
     def smallest_chains(self, tokens: np.ndarray) -> np.ndarray:
@@ -131,13 +132,23 @@ class Countdown:
             prompt, *lines = text.split("\n")
             numbers, target = self.read(prompt)
             early = [_larger_first(line) for line in lines[: max(self.count - SEARCHED, 0)]]
-            pool = follow(numbers, early)[-1].pool if early else tuple(numbers)
-            chain = smallest_chain(pool, target)
+            pool = follow(numbers, early)[-1].pool if early else numbers
+            # Of equally small ones the first that is found: the same, in whatever order the numbers are named.
+            chain = smallest_chain(tuple(sorted(pool, reverse=True)), target)
             assert chain is not None  # the row's own chain reaches it
             text = "\n".join([prompt, *early, *chain[1], ""])
             if len(text) <= self.length:
                 row[:] = self._id["\n"]
                 row[: len(text)] = [self._id[symbol] for symbol in text]
+        return rows
+
+    def in_any_order(self, tokens: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Whole rows (B, N) with the numbers of each prompt shuffled."""
+        rows = tokens.copy()
+        for row, text in zip(rows, map(self.decode, tokens.tolist()), strict=True):
+            prompt, _, _ = text.partition("\n")
+            numbers, target = self.read(prompt)
+            row[: len(prompt)] = self._ask(rng.permutation(numbers).tolist(), target)[: len(prompt)]
         return rows
 
     def held_out(self, tokens: np.ndarray) -> np.ndarray:
@@ -177,16 +188,21 @@ class Countdown:
         return Countdown(len(numbers))
 
     def encode(self, problem: str) -> list[int]:
+        """The numbers from the largest to the smallest: in which order they are named says nothing, and a model that
+        always sees the same one has less to learn."""
         numbers, target = self.read(problem)
+        return self._ask(sorted(numbers, reverse=True), target)
+
+    def _ask(self, numbers: list[int], target: int) -> list[int]:
         prompt = [self._id[symbol] for symbol in f"{','.join(map(str, numbers))}={target}\n"]
         return prompt + [self.mask] * (self.length - len(prompt))
 
     def posed_anew(self, problem: list[int], rng: np.random.Generator) -> tuple[list[int], Reading]:
         """With its numbers in another order, which is as long and wants the same chain."""
         numbers, target = self._given(problem)
-        order = ",".join(str(numbers[index]) for index in rng.permutation(len(numbers)))
         prompt = sum(t != self.mask for t in problem)
-        return self.encode(f"{order}={target}"), lambda answer: problem[:prompt] + answer[prompt:]
+        anew = self._ask(rng.permutation(numbers).tolist(), target)
+        return anew, lambda answer: problem[:prompt] + answer[prompt:]
 
     def _given(self, problem: list[int]) -> tuple[list[int], int]:
         return self.read("".join(SYMBOLS[t] for t in problem if t != self.mask))
