@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -41,8 +42,11 @@ class Outcome:
 
 
 def jobs(
-    model: Denoiser, formats: list[str], precisions: list[str], loops: list[int], every: bool, device: str
-) -> Iterator[Job]:
+    model: Denoiser, formats: list[str], precisions: list[str], loops: list[int], every: bool, device: str,
+    weights: Path | None = None,
+) -> Iterator[Job]:  # fmt: skip
+    """`weights`: a safetensors file that ONNX graphs will lie beside, and read their weights from."""
+
     @functools.cache
     def parts(precision: str) -> to_onnx.Parts:
         return to_onnx.int8(parts("fp32")) if precision == "int8" else to_onnx.trace(model, precision)
@@ -52,8 +56,9 @@ def jobs(
         if "onnx" in formats and precision in PRECISIONS["onnx"]:
             for count in loops:
                 name = f"model.L{count:02d}{'.every' * every}{tag}.onnx"
-                yield Job(name, "onnx", precision, count, every, _onnx(parts, precision, count, every))
-            yield Job(f"model.loop{tag}.onnx", "onnx", precision, None, True, _onnx(parts, precision, None, True))
+                yield Job(name, "onnx", precision, count, every, _onnx(parts, precision, count, every, weights))
+            build = _onnx(parts, precision, None, True, weights)
+            yield Job(f"model.loop{tag}.onnx", "onnx", precision, None, True, build)
         for format, suffix, module in (("torchscript", "ts", to_torchscript), ("aoti", "pt2", to_aotinductor)):
             if format in formats and precision in PRECISIONS[format]:
                 build = _timed(functools.partial(module.export, model, precision=precision, device=device))
@@ -62,12 +67,15 @@ def jobs(
 
 
 def _onnx(
-    parts: Callable[[str], to_onnx.Parts], precision: str, loops: int | None, every: bool
+    parts: Callable[[str], to_onnx.Parts], precision: str, loops: int | None, every: bool, weights: Path | None
 ) -> Callable[[Path], float]:
     def build(path: Path) -> float:
         found = parts(precision)
         start = time.perf_counter()
         proto = to_onnx.looped(found) if loops is None else to_onnx.unrolled(found, loops, every)
+        if weights is not None:
+            shutil.copyfile(weights, path.with_name(weights.name))  # for as long as it is verified there
+            to_onnx.share(proto, weights)
         path.write_bytes(proto.SerializeToString(deterministic=True))
         return found.seconds + time.perf_counter() - start  # the parts are traced once for all
 

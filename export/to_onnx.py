@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from rmdm.config import ModelConfig
 from rmdm.model import Denoiser
 
 OPSET, IR = 18, 10
+SMALL = 64  # bytes that are not worth a look elsewhere
 BATCH = torch.export.Dim("batch", min=1, max=4096)
 
 
@@ -114,6 +116,33 @@ def looped(parts: Parts) -> onnx.ModelProto:
     body = helper.make_graph([*count, *parts.loop.node], "loop", inputs, outputs)
     node = helper.make_node("Loop", ["loops", "yes", "begin.h"], ["h.last", "logits"], body=body)
     return _model(parts, [*_copy(parts.begin, {"begin.tokens": "tokens"}), *before, node], weights, None, True)
+
+
+def share(model: onnx.ModelProto, weights: Path) -> None:
+    """Lets a graph read what it has in common with a safetensors file from that file, which then lies beside it.
+
+    Products have their weights turned over: the runtime turns them once, when it loads them.
+    """
+    stored, turns = weights.read_bytes(), []
+    for weight in model.graph.initializer:
+        array = numpy_helper.to_array(weight)
+        if array.nbytes < SMALL:
+            continue
+        found = stored.find(array.tobytes())
+        if found < 0 and array.ndim == 2:
+            found = stored.find(array.T.tobytes())
+            if found >= 0:
+                turns.append(helper.make_node("Transpose", [f"{weight.name}.stored"], [weight.name]))
+                weight.name += ".stored"
+                weight.dims[:] = array.T.shape
+        if found >= 0:
+            weight.ClearField("raw_data")
+            weight.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", weights.name), ("offset", found), ("length", array.nbytes)):
+                weight.external_data.add(key=key, value=str(value))
+    nodes = [*turns, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _trace(part: nn.Module, inputs: tuple, shapes: dict, outputs: list[str]) -> onnx.GraphProto:
