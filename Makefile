@@ -10,7 +10,7 @@ app: .venv/.app
 
 # Two workers of one thread each: most tests use one core only.
 test: .venv/.test tools lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: .venv/.test
 	$(BIN)/ruff check .

@@ -15,7 +15,12 @@ from rmdm.tasks import get_task
 from tests.exports import exported, small  # noqa: F401  (fixtures)
 
 
+BROWSERS = ("test_app_browser", "test_web")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:  # a file stays with one worker, for its fixtures; two browsers at once would starve each other
+        item.add_marker(pytest.mark.xdist_group("browsers" if item.path.stem in BROWSERS else item.path.stem))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
