@@ -14,7 +14,6 @@ from rmdm.model import Denoiser
 from rmdm.tasks import get_task
 from tests.exports import exported, small  # noqa: F401  (fixtures)
 
-
 BROWSERS = ("test_app_browser", "test_web")
 
 
