@@ -37,7 +37,6 @@ EVALUATIONS = {
     "countdown-5": "countdown-4 --task countdown-5 --steps 20 --loops 20 --backend onnx",
     "countdown-4-threshold": "countdown-4 --threshold 0.9 --loops 20 --backend onnx",
     "countdown-5-threshold": "countdown-4 --task countdown-5 --threshold 0.9 --loops 20 --backend onnx",
-    "countdown-4-tries": "countdown-4 --n 300 --threshold 0.8 --loops 16 --tries 8 --backend onnx",
     "countdown-3-shallow": "countdown-4-shallow --task countdown-3 --steps 20 --loops 1",
     "countdown-4-shallow": "countdown-4-shallow --steps 20 --loops 1",
     "countdown-5-shallow": "countdown-4-shallow --task countdown-5 --steps 20 --loops 1",
