@@ -35,6 +35,7 @@ EVALUATIONS = {
     "countdown-3": "countdown-4 --task countdown-3 --steps 20 --loops 20 --backend onnx",
     "countdown-4": "countdown-4 --steps 20 --loops 20 --backend onnx",
     "countdown-5": "countdown-4 --task countdown-5 --steps 20 --loops 20 --backend onnx",
+    "countdown-3-threshold": "countdown-4 --task countdown-3 --threshold 0.9 --loops 20 --backend onnx",
     "countdown-4-threshold": "countdown-4 --threshold 0.9 --loops 20 --backend onnx",
     "countdown-5-threshold": "countdown-4 --task countdown-5 --threshold 0.9 --loops 20 --backend onnx",
     "countdown-3-shallow": "countdown-4-shallow --task countdown-3 --steps 20 --loops 1",
