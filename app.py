@@ -142,7 +142,7 @@ def settings_panel(shelf: Shelf, family: str, name: str) -> list[Any]:
         steps = gr.Slider(1, 64, shelf.task(name).steps, step=1, label="Steps T", info=says)
         says = "How often the same block runs within a step; auto stops when nothing moves any more."
         loops = gr.Dropdown(LOOPS, value=str(shelf.loops(name)), allow_custom_value=True, label="Loops L", info=says)
-        says = "steps: an even share each time. threshold: all guesses that are sure enough."
+        says = "steps: an even share each time. threshold: besides, all guesses that are sure enough."
         schedule = gr.Radio(list(SCHEDULES), value="steps", label="Schedule", info=says)
         order = gr.Dropdown(list(ORDERS), value="confidence", label="Order", info="Which guesses count as the surest.")
         says = "What is sure enough, for the threshold schedule."

@@ -79,12 +79,11 @@ def _problem_options(command: argparse.ArgumentParser) -> None:
 
 
 def _schedule_options(command: argparse.ArgumentParser, kind: Callable[[str], Any], says: str) -> None:
-    which = command.add_mutually_exclusive_group()
     usual = f"{Sudoku.steps} for Sudoku, {Countdown.steps} for Countdown, {Text8.steps} for text"
-    which.add_argument("--steps", type=kind, help=f"{says} (default: {usual})")
-    which.add_argument(
-        "--threshold", type=float, help="commit all above this probability, or the surest, until nothing is left"
-    )
+    usual += "; with --threshold, as many as it takes"
+    command.add_argument("--steps", type=kind, help=f"{says} (default: {usual})")
+    says = "commit in each step not just an even share but all above this probability: fewer steps where it is easy"
+    command.add_argument("--threshold", type=float, metavar="P", help=says)
 
 
 def _decoding_options(command: argparse.ArgumentParser) -> None:
@@ -132,15 +131,19 @@ def _decoding(arguments: argparse.Namespace, task: Task) -> Decoding:
     )
 
 
+def _usual_steps(arguments: argparse.Namespace, task: Task) -> int:
+    """With a threshold, one for each position: so it alone decides."""
+    return task.steps if arguments.threshold is None else task.length
+
+
 def run_solve(arguments: argparse.Namespace) -> None:
     model = load(arguments.checkpoint)
     text = sys.stdin.read(100_000) if arguments.problem == "-" else arguments.problem
     task = task_for(model.task, text)
     problem = task.encode(text)
     loops = model.config.loops if arguments.loops is None else arguments.loops
-    decoding = replace(
-        _decoding(arguments, task), steps=task.steps if arguments.steps is None else arguments.steps, loops=loops
-    )
+    steps = _usual_steps(arguments, task) if arguments.steps is None else arguments.steps
+    decoding = replace(_decoding(arguments, task), steps=steps, loops=loops)
     check_tries(task, arguments.tries)
     watch = arguments.watch and sys.stdout.isatty() and not arguments.json
 
@@ -189,7 +192,8 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     named = arguments.task or (arguments.checkpoint if arguments.checkpoint in SHARED else None)
     task = task_within(model.task, named) if named else model.task
     decoding = _decoding(arguments, task)
-    steps, loops = arguments.steps or [task.steps], arguments.loops or [model.config.loops]
+    steps = [_usual_steps(arguments, task)] if arguments.steps is None else arguments.steps
+    loops = arguments.loops or [model.config.loops]
     for number in steps:
         for loop in loops:
             replace(decoding, steps=number, loops=loop)  # checks them before any work

@@ -18,6 +18,7 @@ from rmdm.checkpoint import Loaded
 from rmdm.diffusion import bits_per_character
 from rmdm.problems import Problems
 from rmdm.sampler import Decoding, solve
+from rmdm.tasks import Task
 from rmdm.tasks.countdown import Countdown
 from rmdm.tasks.sudoku import Sudoku
 from rmdm.tasks.text8 import LENGTH, Text8
@@ -57,22 +58,21 @@ def evaluate(
 ) -> Iterator[dict[str, Any]]:
     """A row for each pair of steps and loops, over the problems of all runs; `decoding` gives the other settings.
 
-    Under the threshold schedule each problem takes as many steps as it needs: there, `steps` says above what.
+    Under the threshold schedule a problem takes `steps` at most, and the row says above what.
     `interval` is the 95% interval of the task's main metric, `intervals` has those of all.
     For text: `scorer` judges the samples, and `corpus` gives the held-out text for bits per character.
     With more than one of `tries`, answers that break the rules are tried again, and all passes count.
     """
     task = runs[0].task  # not always the model's own: see task_within
     check_tries(task, tries)
-    sure = f"above {decoding.threshold:g}" if decoding.schedule == "threshold" else None
-    cells = [replace(decoding, steps=t, loops=l) for l in loops for t in ([1] if sure else steps)]
+    cells = [replace(decoding, steps=t, loops=l) for l in loops for t in steps]
     for one in {cell.most_loops: cell for cell in cells}.values():  # warms up, and an export may lack these loops
         solve(model, runs[0].tokens[:1], task.mask, replace(one, steps=1))
     total = len(cells) * sum(map(len, runs))
     bits: dict[int | str, tuple[float, float]] = {}
     with tqdm(total=total, desc=f"{model.name}", unit="problem", disable=None, leave=False) as bar:
         for cell in cells:
-            bar.set_postfix_str(f"T={sure or cell.steps} L={cell.loops}")
+            bar.set_postfix_str(f"T={_steps(cell, task)} L={cell.loops}")
             parts, passes, seconds = [], [], 0.0
             for number, problems in enumerate(runs):
                 start = time.perf_counter()
@@ -101,7 +101,7 @@ def evaluate(
                 "backend": model.backend,
                 "problems": runs[0].description + _settings(cell, scorer, tries),
                 "n": len(runs[0]),
-                "steps": sure or cell.steps,
+                "steps": _steps(cell, task),
                 "loops": cell.loops,
                 "order": cell.order,
                 "runs": len(runs),
@@ -113,6 +113,13 @@ def evaluate(
                 "latency_ms": round(_latency(model, runs[0].tokens, cell), 3),
                 "problems_per_second": round(sum(map(len, runs)) / seconds, 3),
             }
+
+
+def _steps(cell: Decoding, task: Task) -> int | str:
+    if cell.schedule == "steps":
+        return cell.steps
+    sure = f"above {cell.threshold:g}"
+    return sure if cell.steps >= task.length else f"{cell.steps}, {sure}"
 
 
 def _decode(model: Loaded, problems: Problems, decoding: Decoding, tries: int, bar: tqdm) -> tuple[Tensor, Tensor]:

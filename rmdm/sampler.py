@@ -25,7 +25,9 @@ SETTLED = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How to decode. `loops` may be "auto": then each sample loops until its prediction settles, up to max_loops."""
+    """How to decode, in at most so many steps: the `steps` schedule commits an even share in each of them, `threshold`
+    besides all that is surer. `loops` may be "auto": each sample loops until its prediction settles, up to max_loops.
+    """
 
     steps: int = 10
     loops: int | str = 8
@@ -74,9 +76,9 @@ class Frame:
     passes: Tensor  # (B,), loops used so far
 
 
-def shares(masks: Tensor, steps: int) -> Tensor:
-    """An even split of each sample's masks over the steps, the remainder to the first ones. (B,) -> (B, T)"""
-    return masks[:, None] // steps + (torch.arange(steps) < (masks % steps)[:, None]).long()
+def share(masks: Tensor, steps_left: int) -> Tensor:
+    """What to commit now for an even split of the masks (B,) over the steps left, the remainder to the first ones."""
+    return (masks + steps_left - 1) // steps_left
 
 
 def pick(score: Tensor, masked: Tensor, count: Tensor) -> Tensor:
@@ -103,22 +105,21 @@ def _choose(log_p: Tensor, decoding: Decoding, noise: Tensor | None) -> Tensor:
 
 
 def reveal(
-    tokens: Tensor, log_p: Tensor, mask: int, decoding: Decoding, share: Tensor, noise: Tensor | None
+    tokens: Tensor, log_p: Tensor, mask: int, decoding: Decoding, least: Tensor, noise: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """One denoising step: which positions to commit, and to what. Given tokens cannot change.
 
-    share (B,): how many to commit under the `steps` schedule. noise (B, N, V + 1): uniform numbers for draws
-    and for the random order, None where neither is used. Returns new tokens and what was picked.
+    least (B,): how many to commit; under the `threshold` schedule, all that is surer than the threshold besides.
+    noise (B, N, V + 1): uniform numbers for draws and for the random order, None where neither is used. Returns new
+    tokens and what was picked.
     """
     masked = tokens == mask
     drawn = noise[..., :-1] if noise is not None and decoding.temperature > 0 else None
     guess = _choose(log_p, decoding, drawn)
     score = ORDERS[decoding.order](log_p, noise[..., -1] if noise is not None else None)
-    if decoding.schedule == "steps":
-        picked = pick(score, masked, share)
-    else:
-        sure = masked & (log_p.amax(dim=-1).exp() > decoding.threshold)
-        picked = sure | pick(score, masked, torch.ones_like(share))
+    picked = pick(score, masked, least)
+    if decoding.schedule == "threshold":
+        picked = picked | (masked & (log_p.amax(dim=-1).exp() > decoding.threshold))
     return torch.where(picked, guess, tokens), picked
 
 
@@ -157,7 +158,6 @@ def sample(
     count, length = tokens.shape
     streams = _Streams(decoding, range(count) if indices is None else indices)
     passes = torch.zeros(count, dtype=torch.long)
-    share = shares((tokens == mask).sum(dim=1), decoding.steps)
     guess, probability = tokens.clone(), torch.ones(tokens.shape)
     full: Tensor | None = None
     auto, nothing = decoding.loops == "auto", torch.zeros_like(tokens, dtype=torch.bool)
@@ -175,7 +175,7 @@ def sample(
             full = torch.zeros(count, length, log_p.shape[-1]) if full is None else full
             full[rows] = log_p.exp()
 
-    for step in range(1, (decoding.steps if decoding.schedule == "steps" else length) + 1):
+    for step in range(1, decoding.steps + 1):
         rows = (tokens == mask).any(dim=1).nonzero()[:, 0]  # finished samples drop out of the batch
         if not len(rows):
             return
@@ -207,8 +207,8 @@ def sample(
         assert log_p is not None, "a denoiser must yield at least once"
 
         noise = streams.draw(rows.tolist(), (length, log_p.shape[-1] + 1))
-        part = share[rows, min(step, decoding.steps) - 1]
-        tokens[rows], picked = reveal(tokens[rows], log_p, mask, decoding, part, noise)
+        least = share(open_.sum(dim=1), decoding.steps - step + 1)
+        tokens[rows], picked = reveal(tokens[rows], log_p, mask, decoding, least, noise)
         committed = nothing.clone()
         committed[rows] = picked
         guess[rows] = torch.where(picked, tokens[rows], guess[rows])

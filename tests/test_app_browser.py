@@ -51,7 +51,7 @@ class Visit:
         self.page.on("request", self._look)
         self.server = server
         self.page.goto(server.url + query)
-        self.page.wait_for_selector("#sudoku-player .rmdm-board, #countdown-player .rmdm-countdown, .rmdm-text")
+        self.page.wait_for_selector(".rmdm-board:visible, .rmdm-countdown:visible, .rmdm-text:visible")
 
     def _look(self, request) -> None:
         if not request.url.startswith((self.server.url, "data:", "blob:")):

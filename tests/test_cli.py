@@ -195,10 +195,7 @@ BAD = {
     "no steps": (["solve", "{sudoku-4x4}", FOUR, "--steps", "0"], "steps 0"),
     "no loops": (["solve", "{sudoku-4x4}", FOUR, "--loops", "0"], "loops 0"),
     "loops in words": (["solve", "{sudoku-4x4}", FOUR, "--loops", "many"], "'many' is neither a number nor auto"),
-    "steps and a threshold": (
-        ["evaluate", "{sudoku-4x4}", "--steps", "5", "--threshold", "0.9"],
-        "not allowed with argument --steps",
-    ),
+    "sure of nothing": (["evaluate", "{sudoku-4x4}", "--threshold", "1.5"], "threshold 1.5"),
     "steps in words": (["solve", "{sudoku-4x4}", FOUR, "--steps", "ten"], "'ten'"),
     "unknown order": (["solve", "{sudoku-4x4}", FOUR, "--order", "best"], "confidence"),
     "cold": (["solve", "{sudoku-4x4}", FOUR, "--temperature", "-1"], "temperature -1.0"),

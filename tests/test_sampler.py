@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rmdm.sampler import ORDERS, Decoding, Frame, pick, sample, shares, solve
+from rmdm.sampler import ORDERS, Decoding, Frame, pick, sample, share, solve
 from tests.conftest import tiny_model
 
 MASK, VOCAB = 0, 5
@@ -39,8 +39,11 @@ def frames(denoise: Denoise, tokens: list[list[int]], every_loop: bool = False, 
 
 @given(st.integers(0, 100), st.integers(1, 120))
 def test_shares_are_even_and_the_first_get_the_rest(masks: int, steps: int) -> None:
-    split = shares(torch.tensor([masks]), steps)[0].tolist()
-    assert sum(split) == masks
+    split, left = [], masks
+    for step in range(steps):
+        split.append(share(torch.tensor([left]), steps - step).item())
+        left -= split[-1]
+    assert left == 0
     assert max(split) - min(split) <= 1
     assert split == sorted(split, reverse=True)
 
@@ -92,6 +95,14 @@ def test_threshold_commits_all_above_and_at_least_one() -> None:
     run = frames(fake(sharp([9.0, 9.0, 0.5, 0.1])), [[0] * 4], schedule="threshold", threshold=0.9, loops=2)
     assert [frame.committed[0].nonzero()[:, 0].tolist() for frame in run] == [[0, 1], [2], [3]]
     assert run[-1].passes.tolist() == [6]
+
+
+@pytest.mark.parametrize(("steps", "wanted"), [(1, [6]), (2, [3, 3]), (3, [2, 2, 2]), (4, [2, 2, 1, 1])])
+def test_a_threshold_keeps_the_pace_that_the_steps_need(steps: int, wanted: list[int]) -> None:
+    unsure = frames(fake(sharp([0.1] * 6)), [[0] * 6], schedule="threshold", steps=steps, loops=2)
+    assert [int(frame.committed.sum()) for frame in unsure] == wanted
+    half = frames(fake(sharp([9.0] * 3 + [0.1] * 3)), [[0] * 6], schedule="threshold", steps=steps, loops=2)
+    assert [int(frame.committed.sum()) for frame in half] == {1: [6], 2: [3, 3], 3: [3, 2, 1], 4: [3, 1, 1, 1]}[steps]
 
 
 def test_the_mask_is_never_produced_and_given_tokens_never_change() -> None:

@@ -57,10 +57,6 @@ function best(row) {
   return { token, first, second };
 }
 
-// An even split of the masks over the steps, the remainder to the first ones.
-export const shares = (masks, steps) =>
-  Array.from({ length: steps }, (_, i) => Math.floor(masks / steps) + (i < masks % steps ? 1 : 0));
-
 // The `count` best-scored of the open positions; ties go to the lower index.
 export function pick(scores, count) {
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a] || a - b);
@@ -100,10 +96,9 @@ export async function* sample(denoise, start, { mask, vocab }, settings) {
   const mostLoops = auto ? decoding.max_loops : decoding.loops;
   const tokens = Array.from(start, Number);
   const masked = () => tokens.flatMap((token, place) => (token === mask ? [place] : []));
-  const share = shares(masked().length, decoding.steps);
   const uniform = decoding.order === "random" ? stream(decoding.seed) : null;
   let passes = 0;
-  for (let step = 1; step <= (decoding.schedule === "steps" ? decoding.steps : tokens.length); step++) {
+  for (let step = 1; step <= decoding.steps; step++) {
     const open = masked();
     if (!open.length) return;
     let loop = 0, logP = null, guesses = null;
@@ -122,7 +117,8 @@ export async function* sample(denoise, start, { mask, vocab }, settings) {
     const noise = uniform ? Array.from({ length: tokens.length * (vocab + 1) }, uniform) : null;
     const scores = guesses.map(({ first, second }, i) =>
       Math.fround(ORDERS[decoding.order](row(open[i]), first, second, noise?.[(open[i] + 1) * (vocab + 1) - 1])));
-    const picked = pick(scores, decoding.schedule === "steps" ? share[step - 1] : 1);
+    // An even split of what is open over the steps left, the remainder to the first ones.
+    const picked = pick(scores, Math.ceil(open.length / (decoding.steps - step + 1)));
     if (decoding.schedule === "threshold")
       guesses.forEach(({ first }, i) => { if (Math.fround(Math.exp(first)) > Math.fround(decoding.threshold)) picked.add(i); });
     const commit = open.filter((_, i) => picked.has(i));
