@@ -143,10 +143,12 @@ def settings_panel(shelf: Shelf, family: str, name: str) -> list[Any]:
         says = "How often the same block runs within a step; auto stops when nothing moves any more."
         loops = gr.Dropdown(LOOPS, value=str(shelf.loops(name)), allow_custom_value=True, label="Loops L", info=says)
         says = "steps: an even share each time. threshold: besides, all guesses that are sure enough."
-        schedule = gr.Radio(list(SCHEDULES), value="steps", label="Schedule", info=says)
+        usual = "steps" if shelf.task(name).threshold is None else "threshold"
+        schedule = gr.Radio(list(SCHEDULES), value=usual, label="Schedule", info=says)
         order = gr.Dropdown(list(ORDERS), value="confidence", label="Order", info="Which guesses count as the surest.")
         says = "What is sure enough, for the threshold schedule."
-        threshold = gr.Slider(0.5, 0.999, 0.9, step=0.001, label="Threshold", info=says)
+        start = shelf.task(name).threshold or 0.9
+        threshold = gr.Slider(0.5, 0.999, start, step=0.001, label="Threshold", info=says)
         says = "0 takes the best guess; above, guesses are drawn."
         temperature = gr.Slider(0, 2, 0.7 if family == "text8" else 0, step=0.05, label="Temperature", info=says)
         seed = gr.Number(0, precision=0, minimum=0, label="Seed", info="The same seed gives the same run.")

@@ -83,6 +83,7 @@ def _schedule_options(command: argparse.ArgumentParser, kind: Callable[[str], An
     usual += "; with --threshold, as many as it takes"
     command.add_argument("--steps", type=kind, help=f"{says} (default: {usual})")
     says = "commit in each step not just an even share but all above this probability: fewer steps where it is easy"
+    says += f" (default: {Countdown.threshold} for Countdown, unless --steps is given)"
     command.add_argument("--threshold", type=float, metavar="P", help=says)
 
 
@@ -121,10 +122,11 @@ def _range(text: str) -> tuple[int, int]:
 def _decoding(arguments: argparse.Namespace, task: Task) -> Decoding:
     """The settings but for steps and loops. Greedy text repeats itself, so text is drawn unless asked otherwise."""
     temperature = arguments.temperature
+    threshold = task.threshold if arguments.steps is None and arguments.threshold is None else arguments.threshold
     return Decoding(
         order=arguments.order,
-        schedule="steps" if arguments.threshold is None else "threshold",
-        threshold=0.9 if arguments.threshold is None else arguments.threshold,
+        schedule="steps" if threshold is None else "threshold",
+        threshold=0.9 if threshold is None else threshold,
         temperature=float(isinstance(task, Text8)) if temperature is None else temperature,
         top_k=arguments.top_k,
         seed=arguments.seed,

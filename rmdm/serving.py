@@ -204,7 +204,7 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
                 and sees the largest first, whatever their order here.
             target: The number to reach.
             checkpoint: The model; auto takes one for so many numbers.
-            steps: Denoising steps T, 1 to 256.
+            steps: Denoising steps T, 1 to 256: at most so many, since what it is sure of is written down at once.
             loops: Loops of the block within each step, 1 to 64, "auto", or "trained": as many as it learned with.
             order: Which guesses are committed first: confidence, margin, entropy or random.
             seed: For the random order.
@@ -213,7 +213,8 @@ def endpoints(shelf: Shelf) -> list[Callable[..., dict[str, Any]]]:
         """
         problem = countdown_line(numbers, target)
         name = shelf.for_numbers(problem.count(",") + 1) if checkpoint == "auto" else checkpoint
-        return answer(trajectory, problem, name, backend, steps, loops, "steps", order, 0.9, 0.0, seed)
+        settings = (steps, loops, "threshold", order, Countdown.threshold, 0.0, seed)
+        return answer(trajectory, problem, name, backend, *settings)
 
     def continue_text(
         text: str, checkpoint: str = "text8", steps: int = Text8.steps, loops: int | str = "trained",

@@ -34,6 +34,8 @@ class Task(Protocol):
     def grid(self) -> tuple[int, int] | None: ...
     @property
     def steps(self) -> int: ...  # denoising steps to start with: more gain little
+    @property
+    def threshold(self) -> float | None: ...  # what is surer is committed at once, where that was measured to be better
 
     def encode(self, problem: str) -> list[int]:
         """Tokens of a problem, with the mask where the model is to fill in; ValueError says what is wrong."""

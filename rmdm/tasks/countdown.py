@@ -75,6 +75,7 @@ def follow(numbers: list[int], lines: list[str]) -> list[Step]:
 class Countdown:
     grid = None
     steps = 20
+    threshold = 0.9
     symbols = SYMBOLS
     mask = SYMBOLS.index("_")
 

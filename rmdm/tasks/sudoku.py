@@ -33,6 +33,7 @@ class Sudoku:
     """
 
     steps = 10
+    threshold = None
 
     def __init__(self, size: int, digits: int | None = None) -> None:
         self.size, self.digits = size, digits or size

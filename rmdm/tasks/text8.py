@@ -43,6 +43,7 @@ class Text8:
     length = LENGTH
     grid = None
     steps = 32
+    threshold = None
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = path
