@@ -323,6 +323,11 @@ COUNTDOWN_THREE = replace(
     layers=3, loops=LoopChoice(kind="uniform", low=6, high=12), any_order=0.1, products=0.5, lr=1.5e-3,
     muon_lr=3e-3, steps=7000, eval_every=1000,
 )  # fmt: skip
+COUNTDOWN_FOUR = replace(
+    COUNTDOWN_THREE, name="countdown-4-longer", about="eighth stage, with --init of the seventh: more loops",
+    loops=LoopChoice(kind="uniform", low=8, high=16), products=0.6,
+    others=("countdown-3",) * 2 + ("countdown-4",) * 3 + ("countdown-5",) * 2, steps=5500,
+)  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
     layers=4, heads=4, width=256, neighbours=4, loops=LoopChoice(kind="schedule", low=1, high=2), optimizer="muon",
@@ -332,6 +337,10 @@ TEXT = Recipe(
 TEXT_MORE = replace(
     TEXT, name="text8-more", about="second stage, with --init of the first: larger batches",
     batch=32, average=0.999, steps=7000, eval_every=1000,
+)  # fmt: skip
+TEXT_WIDE = replace(
+    TEXT_MORE, name="text8-wide", about="third stage, with --init of the second, which grows",
+    heads=5, width=320, lr=1.5e-3, muon_lr=6e-3, steps=4400,
 )  # fmt: skip
 CPU = (
     SUDOKU_4, SUDOKU, SUDOKU_25,
@@ -345,7 +354,7 @@ CPU = (
 OTHER_STAGES = (
     SUDOKU_MORE, SUDOKU_LAST, SUDOKU_MINED, SUDOKU_WIDE, SUDOKU_THROUGH, SUDOKU_SUREST, SUDOKU_TWO,
     SUDOKU_25_FIRST, SUDOKU_25_SUREST, COUNTDOWN_MORE, COUNTDOWN_WIDE, COUNTDOWN_SEARCH, COUNTDOWN_LOOPS,
-    COUNTDOWN_SUREST, COUNTDOWN_THREE, TEXT_MORE,
+    COUNTDOWN_SUREST, COUNTDOWN_THREE, COUNTDOWN_FOUR, TEXT_MORE, TEXT_WIDE,
 )  # fmt: skip
 
 
