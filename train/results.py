@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rmdm.checkpoint import CARD, SHIPPED, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, README = ROOT / "assets" / "results", ROOT / "README.md"
+ALL = RESULTS / "README.md"  # every row; the README shows some, a card those of its checkpoint
 # Settings were chosen on problems of seed 1; these are of seed 0, the default. {data}: a corpus given with --data.
 EVALUATIONS = {
     "sudoku-4x4": "sudoku-4x4 --mask 0.5 --steps 1 --loops 4,16",
@@ -46,6 +48,11 @@ EVALUATIONS = {
     "countdown-5-deep": "countdown-4-deep --task countdown-5 --steps 20 --loops 1",
     "text8": "text8 --data {data} --steps 64 --loops 2 --n 200",
 }
+HEADLINES = (
+    "sudoku-4x4", "sudoku-9x9-easy", "sudoku-9x9-minimal", "sudoku-9x9-threshold", "sudoku-9x9-tries", "sudoku-9x9-17",
+    "sudoku-25x25-70", "sudoku-25x25-80", "countdown-3", "countdown-4", "countdown-5", "countdown-3-threshold",
+    "countdown-4-threshold", "countdown-5-threshold", "text8",
+)  # fmt: skip
 # Tables over steps and loops: the shipped solver, then its twins, which have had equally many updates each.
 GRIDS = {
     "sudoku-9x9": {
@@ -77,14 +84,14 @@ def run(name: str, data: str | None) -> None:
     write_atomically(RESULTS / f"{name}.json", lambda path: path.write_bytes(done.stdout))
 
 
-def table(checkpoint: str | None = None) -> str:
-    """All rows, or those of one checkpoint."""
+def table(names: Iterable[str], checkpoint: str | None = None) -> str:
+    """The rows of these evaluations, all or those of one checkpoint."""
     lines = [
         "| checkpoint | problems | n | T | L | result | 95% interval | passes | `python -m rmdm evaluate …` |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, command in EVALUATIONS.items():
-        lines += [_line(row, command) for row in _rows(name) if checkpoint in (None, row["checkpoint"])]
+    for name in names:
+        lines += [_line(row, EVALUATIONS[name]) for row in _rows(name) if checkpoint in (None, row["checkpoint"])]
     return "\n".join(lines)
 
 
@@ -124,12 +131,13 @@ def _line(row: dict[str, Any], command: str) -> str:
     )
 
 
-def rendered(path: Path, checkpoint: str | None = None) -> str:
+def rendered(path: Path) -> str:
     """The text of a file with its tables as they should be; a card without one gets it at its end."""
     text = path.read_text(encoding="utf-8")
     if "<!-- results -->" not in text:
         text += "\n## Results\n\n<!-- results -->\n<!-- /results -->\n"
-    text = _replaced(text, "results", table(checkpoint), path)
+    rows = {README: table(HEADLINES), ALL: table(EVALUATIONS)}
+    text = _replaced(text, "results", rows.get(path) or table(EVALUATIONS, checkpoint=path.parent.name), path)
     for grid in GRIDS:
         if f"<!-- grid {grid} -->" in text:
             text = _replaced(text, f"grid {grid}", grid_table(grid), path)
@@ -153,8 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for name in options.names:
             run(name, options.data)
-        texts = {README: rendered(README)}
-        texts |= {card: rendered(card, card.parent.name) for card in sorted(SHIPPED.glob(f"*/{CARD}"))}
+        texts = {path: rendered(path) for path in (README, ALL, *sorted(SHIPPED.glob(f"*/{CARD}")))}
         for path, text in texts.items():
             if options.check and text != path.read_text(encoding="utf-8"):
                 raise ValueError(f"{path} differs from assets/results; run python -m train.results")
