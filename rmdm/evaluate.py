@@ -21,7 +21,7 @@ from rmdm.sampler import Decoding, solve
 from rmdm.tasks import Task
 from rmdm.tasks.countdown import Countdown
 from rmdm.tasks.sudoku import Sudoku
-from rmdm.tasks.text8 import LENGTH, Text8
+from rmdm.tasks.text8 import GAP, LENGTH, Text8
 from rmdm.tries import check_tries, solve_with_tries
 
 CHUNK = 64  # problems decoded at once: more need more memory and are no faster on a CPU
@@ -42,6 +42,7 @@ COLUMNS = [
     "gen_ppl",
     "bpd",
     "entropy",
+    "real_words",
 ]
 HEADLINE = {"sudoku": "vpr", "countdown": "rtr", "text8": "nll"}
 
@@ -146,7 +147,9 @@ def _measure(problems: Problems, answers: Tensor, scorer: metrics.Scorer | None)
         pairs = zip(given.tolist(), answers.tolist(), strict=True)
         return metrics.countdown([task.check(problem, answer) for problem, answer in pairs])
     assert scorer is not None, "text needs a scorer"
-    return metrics.text([task.decode(answer) for answer in answers.tolist()], scorer)
+    before, after = ([task.decode(row) for row in rows.tolist()] for rows in (given, answers))
+    real = [metrics.real_words(*pair, GAP) for pair in zip(before, after, strict=True)]
+    return metrics.text(after, scorer) | {"real_words": np.array(real)}
 
 
 def _interval(key: str, values: np.ndarray) -> list[float] | None:

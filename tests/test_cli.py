@@ -183,7 +183,7 @@ def test_the_shipped_model_of_all_counts_goes_by_each_of_their_names(capsys: pyt
 def test_evaluate_text(checkpoints: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "evaluate", checkpoints / "text8", "--data", corpus, "--n", 3, "--steps", 2, "--json", "-")
     (row,) = json.loads(out)
-    assert row["metrics"].keys() == {"bits_per_char", "nll", "gen_ppl", "bpd", "entropy"}
+    assert row["metrics"].keys() == {"bits_per_char", "nll", "gen_ppl", "bpd", "entropy", "real_words"}
     assert row["metrics"]["bits_per_char"] > 0
 
 

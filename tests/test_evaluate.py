@@ -102,7 +102,7 @@ def test_countdown_and_text_rows(checkpoints: Path, corpus: Path, tmp_path: Path
     model, task = rmdm.load("text8", checkpoints=checkpoints), Text8(corpus)
     drawn = Decoding(temperature=1.0, max_loops=3)
     rows = list(evaluate(model, [generate(task, 4)], [2], [1, "auto"], drawn, words, task))
-    assert rows[0]["metrics"].keys() == {"bits_per_char", "nll", "gen_ppl", "bpd", "entropy"}
+    assert rows[0]["metrics"].keys() == {"bits_per_char", "nll", "gen_ppl", "bpd", "entropy", "real_words"}
     assert 4 < rows[0]["metrics"]["bits_per_char"] < 7  # untrained: about log2 of 27, and more
     assert rows[0]["metrics"]["bpd"] == pytest.approx(rows[0]["metrics"]["nll"] / math.log(2), rel=1e-4)
     assert rows[1]["metrics"]["bits_per_char"] is None  # the bound has no stopping rule

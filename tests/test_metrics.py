@@ -89,6 +89,21 @@ def test_text_figures() -> None:
     assert result["entropy"].tolist() == pytest.approx([math.log(2), 0])
 
 
+@pytest.mark.parametrize(
+    ("given", "filled", "share"),
+    [
+        ("the cat _________", "the cat sat xqz t", 1 / 2),  # sat and xqz; the last word is cut off
+        ("_________________", "ing sat on xqz th", 2 / 3),  # and so is the first
+        ("the c_t sat on it", "the cat sat on it", 1.0),  # a word with one gap is one that was filled in
+        ("xqz c_t sat on it", "xqz czt sat on it", 0.0),
+        ("_________________", "xqzxqzxqzxqzxqzxq", 0.0),  # no word at all
+        ("the xqz sat on it", "the xqz sat on it", 1.0),  # nothing to fill in
+    ],
+)
+def test_real_words_are_those_that_were_filled_in(given: str, filled: str, share: float) -> None:
+    assert metrics.real_words(given, filled, "_") == pytest.approx(share)
+
+
 def test_wilson_against_known_values() -> None:
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
     assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
