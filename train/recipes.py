@@ -326,7 +326,7 @@ COUNTDOWN_THREE = replace(
 COUNTDOWN_FOUR = replace(
     COUNTDOWN_THREE, name="countdown-4-longer", about="eighth stage, with --init of the seventh: more loops",
     loops=LoopChoice(kind="uniform", low=8, high=16), products=0.6,
-    others=("countdown-3",) * 2 + ("countdown-4",) * 3 + ("countdown-5",) * 2, steps=5500,
+    others=("countdown-3",) * 2 + ("countdown-4",) * 3 + ("countdown-5",) * 2, steps=3400,
 )  # fmt: skip
 TEXT = Recipe(
     name="text8", about="characters of English: one loop in the first half of the run, two in the second", task="text8",
@@ -340,7 +340,7 @@ TEXT_MORE = replace(
 )  # fmt: skip
 TEXT_WIDE = replace(
     TEXT_MORE, name="text8-wide", about="third stage, with --init of the second, which grows",
-    heads=5, width=320, lr=1.5e-3, muon_lr=6e-3, steps=4400,
+    heads=5, width=320, lr=1.5e-3, muon_lr=6e-3, steps=5200,
 )  # fmt: skip
 CPU = (
     SUDOKU_4, SUDOKU, SUDOKU_25,
