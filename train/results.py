@@ -34,9 +34,7 @@ EVALUATIONS = {
     "sudoku-9x9-deep-minimal": "sudoku-9x9-deep --clues 22-27 --steps 20 --loops 1",
     "sudoku-25x25-70": "sudoku-25x25 --mask 0.7 --steps 5 --loops 8",
     "sudoku-25x25-80": "sudoku-25x25 --mask 0.8 --steps 5 --loops 8",
-    "countdown-3": "countdown-4 --task countdown-3 --steps 20 --loops 20 --backend onnx",
     "countdown-4": "countdown-4 --steps 20 --loops 20 --backend onnx",
-    "countdown-5": "countdown-4 --task countdown-5 --steps 20 --loops 20 --backend onnx",
     "countdown-3-threshold": "countdown-4 --task countdown-3 --threshold 0.9 --steps 30 --loops 20 --backend onnx",
     "countdown-4-threshold": "countdown-4 --threshold 0.9 --steps 30 --loops 20 --backend onnx",
     "countdown-5-threshold": "countdown-4 --task countdown-5 --threshold 0.9 --steps 30 --loops 20 --backend onnx",
@@ -50,8 +48,8 @@ EVALUATIONS = {
 }
 HEADLINES = (
     "sudoku-4x4", "sudoku-9x9-easy", "sudoku-9x9-minimal", "sudoku-9x9-threshold", "sudoku-9x9-tries", "sudoku-9x9-17",
-    "sudoku-25x25-70", "sudoku-25x25-80", "countdown-3", "countdown-4", "countdown-5", "countdown-3-threshold",
-    "countdown-4-threshold", "countdown-5-threshold", "text8",
+    "sudoku-25x25-70", "sudoku-25x25-80", "countdown-3-threshold", "countdown-4-threshold", "countdown-5-threshold",
+    "countdown-4", "text8",
 )  # fmt: skip
 # Tables over steps and loops: the shipped solver, then its twins, which have had equally many updates each.
 GRIDS = {

@@ -42,7 +42,7 @@ class Text8:
     mask = SYMBOLS.index(GAP)
     length = LENGTH
     grid = None
-    steps = 32
+    steps = 64
     threshold = None
 
     def __init__(self, path: str | Path | None = None) -> None:
