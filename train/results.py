@@ -134,8 +134,8 @@ def rendered(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if "<!-- results -->" not in text:
         text += "\n## Results\n\n<!-- results -->\n<!-- /results -->\n"
-    rows = {README: table(HEADLINES), ALL: table(EVALUATIONS)}
-    text = _replaced(text, "results", rows.get(path) or table(EVALUATIONS, checkpoint=path.parent.name), path)
+    names = HEADLINES if path == README else EVALUATIONS
+    text = _replaced(text, "results", table(names, None if path in (README, ALL) else path.parent.name), path)
     for grid in GRIDS:
         if f"<!-- grid {grid} -->" in text:
             text = _replaced(text, f"grid {grid}", grid_table(grid), path)
